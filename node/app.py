@@ -1,4 +1,5 @@
-"""Wires one node agent: settings in, ASGI application out. Nothing else makes these parts."""
+"""Wires one node agent: makes an ASGI application from settings. No other module makes these
+parts."""
 
 import asyncio
 import contextlib
@@ -35,23 +36,24 @@ from node.settings import HOLD_HEAD_S, Settings
 from serving import awake
 from serving.http.callers import Callers, Limits
 from serving.http.exchange import as_get
-from serving.http.timeouts import USUAL, Patience
+from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from serving.open_files import open_files
 from serving.own_machine import is_loopback
 from serving.units import gib
 from serving.version import own_version
 
 STOP_GRACE_S = 5.0
-"""How long an engine may take to end at shutdown before it is killed."""
+"""Seconds that an engine may take to end at shutdown before it is killed."""
 _FILES_EACH = 1
-"""A stream holds the connection of its caller; engines are processes of their own."""
+"""Open files per stream: the client's connection. Engines are processes of their own."""
 
 logger = logging.getLogger(__name__)
 
 
 class NodeApp:
-    """The whole agent as one ASGI application. On a loopback bind it serves loopback `Host` headers
-    only: a web page whose name resolves to 127.0.0.1 must not reach the agent from a browser."""
+    """The whole agent as one ASGI application. Bound to loopback, it accepts loopback `Host`
+    headers only: a web page whose name resolves to 127.0.0.1 must not reach the agent from a
+    browser."""
 
     def __init__(
         self, agent: Agent, routes: ASGIApp, callers: Callers, *, local_only: bool
@@ -69,7 +71,7 @@ class NodeApp:
 
 
 class _Routes:
-    """`/v1/*` raw, everything else through FastAPI."""
+    """Routes `/v1/*` to the raw ASGI application, everything else to FastAPI."""
 
     def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
         self._api = api
@@ -95,7 +97,10 @@ def _without_port(host: str) -> str:
 
 
 def build_app(
-    settings: Settings, *, hold_head_s: float = HOLD_HEAD_S, patience: Patience = USUAL
+    settings: Settings,
+    *,
+    hold_head_s: float = HOLD_HEAD_S,
+    timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
 ) -> NodeApp:
     """The agent of `settings`. Raises `StartError`."""
     agent = build_agent(settings)
@@ -119,7 +124,7 @@ def build_app(
     rest.include_router(files_router(agent))
     add_error_handlers(rest)
     options = ApiOptions(token, hold_head_s, settings.reasoning_field)
-    callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), patience)
+    callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), timeouts)
     routes: ASGIApp = _Routes(Api(agent, options, responses, callers), rest)
     if settings.engine == "scripted":
         routes = faults.wrap(routes, settings)
@@ -132,7 +137,7 @@ def _response_limits(settings: Settings) -> StoreLimits:
 
 
 def build_agent(settings: Settings) -> Agent:
-    """Raises `StartError`."""
+    """The agent without its HTTP side. Raises `StartError`."""
     if sentence := awake.refusal(settings.stay_awake):
         raise StartError(sentence)
     machine = read_machine(this_kernel())
@@ -140,7 +145,7 @@ def build_agent(settings: Settings) -> Agent:
     is_scripted = settings.engine == "scripted"
     script_json = encode_script(_script(settings)) if is_scripted else ""
     store = build_store(settings)
-    # A folder that cannot be read stops the start here, where that is one line.
+    # A folder that cannot be read stops the start here, with a one-line error.
     _check_pins(store.list(), settings, limit_bytes, has_gpu=machine.has_gpu)
     return Agent(
         Identity(node_id=load_node_id(settings), version=own_version(), chip=machine.chip),
@@ -154,7 +159,7 @@ def build_agent(settings: Settings) -> Agent:
 def _check_pins(
     entries: Sequence[ModelEntry], settings: Settings, limit_bytes: int, *, has_gpu: bool
 ) -> None:
-    """Raises `StartError` where not all that is pinned fits."""
+    """Raises `StartError` if the pinned models do not fit together."""
     room = Room(free_bytes=0, disk_free_bytes=0, has_gpu=has_gpu)
     least_bytes = {
         entry.name: plan_engine(entry, room, settings).fixed.total_bytes
@@ -194,11 +199,11 @@ def scripted_entries(script: Script) -> tuple[ModelEntry, ...]:
 
 
 def trim_disk(settings: Settings) -> None:
-    """Deletes KV on disk that no engine uses, of models that are gone or have changed too, as far
-    as all of it is more than the models here may have."""
+    """Deletes KV on disk that no engine uses, also of models that were removed or have changed,
+    until the total is within the limit for the models here."""
     if settings.engine == "scripted":
         return
-    # The base install lacks what they need.
+    # The base install lacks the modules that these need.
     from node.engine.cache.disk.folder import TierUnavailable
     from node.engine.cache.disk.home import trim_home
 
@@ -211,8 +216,8 @@ def trim_disk(settings: Settings) -> None:
 
 
 def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
-    """What all models may take. Raises `StartError` for a limit beyond this machine, or a cache
-    beyond the limit or the disk."""
+    """The memory limit for all models. Raises `StartError` for a limit beyond this machine, or a
+    cache beyond the limit or the disk."""
     limit_bytes = settings.memory_limit_bytes
     if limit_bytes is None:
         limit_bytes = machine.default_limit_bytes
@@ -258,7 +263,8 @@ def _script(settings: Settings) -> Script:
 
 
 def _served(settings: Settings) -> tuple[ServedFolder, ...]:
-    """The model folders outside the store. A wrong one stops the start, not the first request."""
+    """The model folders outside the store. A wrong one stops the start instead of the first
+    request."""
     names: tuple[str | None, ...] = settings.served_model_names or (None,) * len(settings.models)
     if len(names) != len(settings.models):
         raise StartError(
@@ -275,7 +281,7 @@ def _served(settings: Settings) -> tuple[ServedFolder, ...]:
 
 
 class ScriptedStore(ModelStore):
-    """The models that a script names, in place of a disk."""
+    """The models that a script names, in place of those on disk."""
 
     def __init__(
         self,
@@ -296,18 +302,19 @@ class ScriptedStore(ModelStore):
 
 
 def load_token(settings: Settings) -> tuple[str, bool]:
-    """The token of `settings.token_file`, made at the first call; whether it is new. Raises
+    """The token in `settings.token_file`, created by the first call, and True if it is new. Raises
     `StartError` if the file cannot be read or written, or is empty."""
     return _kept(settings.token_file, 16)
 
 
 def load_node_id(settings: Settings) -> str:
-    """The node's id, made at the first start. Raises `StartError`."""
+    """The node's id, created at the first start. Raises `StartError`."""
     return _kept(settings.home / "node-id", 8)[0]
 
 
 def _kept(file: Path, random_bytes: int) -> tuple[str, bool]:
-    """The text of a file that only its owner reads; at first random hex digits."""
+    """The text of a file that only its owner can read, and True if the file is new. A new file has
+    random hex digits."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.suppress(FileExistsError):

@@ -1,7 +1,7 @@
-"""The `node-agent` command. Exit codes: 0 done, 1 failed, 2 cannot start or wrong use, 130 ended
+"""The `node-agent` command. Exit codes: 0 done, 1 failed, 2 cannot start or wrong usage, 130 ended
 by Ctrl-C.
 
-Whatever fails is one line on standard error.
+Every failure is one line on standard error.
 """
 
 import sys
@@ -242,9 +242,9 @@ def doctor(
 
 def _try_out(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
     """More than the base install has is imported here only."""
-    from node.commands.mac_check import Wanted, run_full
+    from node.commands.mac_check import FullCheckOptions, run_full
 
-    return run_full(Wanted(settings, out, soak_minutes), as_json=as_json)
+    return run_full(FullCheckOptions(settings, out, soak_minutes), as_json=as_json)
 
 
 def _look_at(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
@@ -273,11 +273,11 @@ def warm(
     as_json: Json = False,
 ) -> None:
     """Prefill the prompts of FILE and keep them in the cache of the running agent."""
-    from node.commands.agent_client import find_place
+    from node.commands.agent_client import find_server
     from node.commands.warm import warm_prompts
 
-    place = find_place(home, url, token, is_spare=_is_spare(context, "token"))
-    if not warm_prompts(file, model, place, as_json=as_json):
+    server = find_server(home, url, token, is_spare=_is_spare(context, "token"))
+    if not warm_prompts(file, model, server, as_json=as_json):
         raise typer.Exit(1)
 
 
@@ -290,14 +290,14 @@ def clear(
     home: Home = None,
 ) -> None:
     """Forget all stored KV: of the running agent, and on the disk."""
-    from node.commands.agent_client import find_place
+    from node.commands.agent_client import find_server
     from node.commands.configuration import need_extra
 
     need_extra()
     from node.commands.cache import clear_cache
 
-    place = find_place(home, url, token, is_spare=_is_spare(context, "token"))
-    clear_cache(home, place, local=url is None, yes=yes)
+    server = find_server(home, url, token, is_spare=_is_spare(context, "token"))
+    clear_cache(home, server, local=url is None, yes=yes)
 
 
 @app.command()
@@ -319,16 +319,17 @@ def bench(
 ) -> None:
     """Measure how fast a server answers with MODEL: tokens/s and time to first token of 1 to 16
     streams, a repeated prompt, a long prompt beside running streams, and sessions."""
-    from node.commands.agent_client import find_place
+    from node.commands.agent_client import find_server
     from node.commands.bench import bench as run
 
-    place = find_place(home, url, key, is_spare=_is_spare(context, "key"))
-    if not run(model, place, quick=quick, as_json=as_json):
+    server = find_server(home, url, key, is_spare=_is_spare(context, "key"))
+    if not run(model, server, quick=quick, as_json=as_json):
         raise typer.Exit(1)
 
 
 def _is_spare(context: typer.Context, name: str) -> bool:
-    """Whether that option comes from the environment: it is more likely another server's."""
+    """True if that option comes from the environment, where it is more likely meant for another
+    server."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "ENVIRONMENT"
 

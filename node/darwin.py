@@ -1,4 +1,4 @@
-"""What macOS's kernel tells of this Mac, asked without a process for each question.
+"""Queries macOS's kernel for facts about this Mac, without a process for each query.
 
 The calls are those of sysctl(3) and of host_statistics64 (mach/host_info.h, mach/vm_statistics.h).
 They have been tested with a C library of recorded answers only, not on a Mac.
@@ -12,39 +12,39 @@ from typing import Any, Protocol
 _VM_INFO64 = 4
 """HOST_VM_INFO64."""
 _INTEGER_BYTES = 4
-"""Of an `integer_t`, in which the kernel counts its structures."""
+"""Size of an `integer_t`, the unit in which the kernel counts its structures."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualMemory:
-    """Of all programs, in bytes."""
+    """Memory of all programs, in bytes."""
 
     free_bytes: int
     inactive_bytes: int
-    """Not used of late; what is in files is dropped, the rest compressed."""
+    """Not used recently; file pages of it can be dropped, the rest compressed."""
     purgeable_bytes: int
-    """Which programs allow to be dropped."""
+    """Memory that programs allow to be dropped."""
     compressor_bytes: int
-    """Taken by what is compressed."""
+    """Memory occupied by compressed pages."""
 
 
 class Kernel(Protocol):
-    """The seam to macOS."""
+    """The interface to macOS."""
 
     @property
     def architecture(self) -> str:
-        """Of this process: arm64, or x86_64 on an Intel Mac and where Rosetta translates."""
+        """Architecture of this process: arm64, or x86_64 on an Intel Mac and under Rosetta."""
 
     def number(self, name: str) -> int | None:
-        """The sysctl of that name; None where there is none."""
+        """The numeric sysctl of that name; None if there is none."""
 
     def text(self, name: str) -> str | None:
-        """The same of one that is text."""
+        """The text sysctl of that name; None if there is none."""
 
     def virtual_memory(self) -> VirtualMemory | None: ...
 
     def swap_bytes(self) -> int | None:
-        """Used in swap files."""
+        """Bytes used in swap files."""
 
 
 class _VmStatistics64(ctypes.Structure):
@@ -71,19 +71,19 @@ class _SwapUsage(ctypes.Structure):
 
 
 class Darwin:
-    """The `Kernel` that this process runs on."""
+    """The `Kernel` of this machine."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = ctypes.CDLL(None) if library is None else library
         self._host: int | None = None
-        """A right to a port, of which each question would take another one."""
+        """A port right, kept since each query for it would allocate another one."""
 
     @property
     def architecture(self) -> str:
         return platform.machine()
 
     def number(self, name: str) -> int | None:
-        # The lower half is all that a number of 32 bits fills.
+        # A 32-bit number fills only the lower half.
         value = ctypes.c_uint64()
         return int(value.value) if self._sysctl(name, value) else None
 
@@ -118,7 +118,7 @@ class Darwin:
         return int(usage.used) if self._sysctl("vm.swapusage", usage) else None
 
     def _sysctl(self, name: str, into: Any) -> bool:
-        """Whether there is such a sysctl that fits; it is in `into` then."""
+        """Reads a sysctl into `into`; False if there is none or it does not fit."""
         if not hasattr(self._library, "sysctlbyname"):
             return False
         size = ctypes.c_size_t(ctypes.sizeof(into))

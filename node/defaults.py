@@ -1,4 +1,4 @@
-"""What a node's requests ask for where they do not say, by model: from the settings."""
+"""Defaults from the settings, by model, for fields that a request does not set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from node.request import TextRequest
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Of one model."""
+    """The defaults of one model."""
 
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of its chat template."""
@@ -17,8 +17,8 @@ class Defaults:
     """Most tokens of reasoning; None: no limit."""
 
     def of(self, request: TextRequest, *, reasons: bool) -> TextRequest:
-        """The request with what it does not say. `reasons`: whether the model's reasoning is told
-        apart; without that, and in a completion, there are no tokens of it to limit."""
+        """The request completed by the defaults. `reasons`: the model's reasoning is parsed;
+        without that, and in a completion, there are no reasoning tokens to limit."""
         if request.messages is None or not (
             self.template_kwargs or self.thinking_tokens is not None
         ):
@@ -39,15 +39,15 @@ class ModelDefaults:
         template_kwargs: Sequence[tuple[str, Mapping[str, Any]]] = (),
         thinking_tokens: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """(model, or empty for all, value); of variables a model's own go before those for all,
-        each by itself, and later ones before earlier ones."""
+        """Pairs of a model, or empty for all models, and a value. A model's own variables override
+        those for all, name by name, and later ones override earlier ones."""
         self._template_kwargs: dict[str, dict[str, Any]] = {}
         for model, variables in template_kwargs:
             self._template_kwargs.setdefault(model, {}).update(variables)
         self._thinking_tokens = dict(thinking_tokens)
 
     def of(self, name: str) -> Defaults:
-        """Those of the model of that name."""
+        """The defaults of the model of that name."""
         everywhere = self._template_kwargs.get("", {})
         limit = self._thinking_tokens.get(name, self._thinking_tokens.get(""))
         return Defaults({**everywhere, **self._template_kwargs.get(name, {})}, limit)

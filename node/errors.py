@@ -14,7 +14,7 @@ class NodeError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     is_final: bool = False
-    """Nobody is to try again, though the status alone does not say so."""
+    """A retry is useless, although the status alone does not say so."""
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -27,8 +27,10 @@ class NodeError(Exception):
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the same request would be refused again."""
-        return self.is_final or is_final(self.status, tells_wait=self.retry_after_s is not None)
+        """True if the same request would be refused again."""
+        return self.is_final or is_final(
+            self.status, has_retry_after=self.retry_after_s is not None
+        )
 
 
 class BadRequest(NodeError):
@@ -58,7 +60,7 @@ class ContextTooLong(BadRequest):
 
 
 class RowRefused(BadRequest):
-    """The engine does not take the request."""
+    """The engine refuses the request."""
 
     def __init__(self, message: str, param: str | None, overflow: Overflow | None) -> None:
         super().__init__(message, param=param)
@@ -82,18 +84,18 @@ class UnknownPath(NodeError):
 
     @classmethod
     def at(cls, path: str) -> "UnknownPath":
-        """For a path as it was asked for."""
+        """The error for a requested path."""
         return cls(f"There is nothing at {path[:200]}.{hint(path)}")
 
 
 class MethodNotAllowed(NodeError):
-    """This path takes another method."""
+    """This path accepts another method."""
 
     status = 405
     code = "method_not_allowed"
     kind = "invalid_request_error"
     methods: tuple[str, ...] = ()
-    """Those that it takes."""
+    """Methods that the path accepts."""
 
 
 class ForeignHost(NodeError):
@@ -149,7 +151,7 @@ class BodyTooLarge(NodeError):
 
 
 class TooManyWaiting(NodeError):
-    """Too much that you have sent waits here to be read; try again later."""
+    """Too many of your requests wait here to be read; try again later."""
 
     status = 429
     code = "too_much_waiting"
@@ -174,7 +176,7 @@ class ModelBusy(NodeError):
 
 
 class DoesNotFit(NodeError):
-    """The model does not fit in the memory that is left."""
+    """The model does not fit in the free memory."""
 
     status = 503
     code = "insufficient_memory"
@@ -214,7 +216,7 @@ class EngineDied(NodeError):
 
 
 class RendererDied(NodeError):
-    """The process that makes prompts ended while it made this one; the next request starts it
+    """The process that renders prompts ended while it rendered this one; the next request starts it
     again."""
 
     status = 503
@@ -230,7 +232,7 @@ class EngineFault(NodeError):
 
 
 class BrokenCall(NodeError):
-    """The model's call of a tool broke off after its arguments had begun; ask again."""
+    """The model broke off its tool call after the arguments had begun; send the request again."""
 
     status = 500
     code = "broken_tool_call"
@@ -277,7 +279,8 @@ class StartError(NodeError):
 
 
 class UnknownResponse(NodeError):
-    """There is no such response here: it was not stored, was deleted, or gave way to newer ones."""
+    """There is no such response here: it was not stored, was deleted, or was evicted in favour of
+    newer ones."""
 
     status = 404
     code = "response_not_found"
@@ -285,14 +288,14 @@ class UnknownResponse(NodeError):
 
 
 class PreviousResponseNotFound(UnknownResponse):
-    """The response to go on from is not here, or one before it."""
+    """The previous response, or one before it, is not here."""
 
     code = "previous_response_not_found"
     param = "previous_response_id"
 
 
 class UnknownItem(UnknownResponse):
-    """The item that is referred to is not here."""
+    """The item that the request refers to is not here."""
 
     code = "item_not_found"
 

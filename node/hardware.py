@@ -1,6 +1,6 @@
-"""The seam to the machine: its chip, its memory, and what of it models may take.
+"""The machine: its chip, its memory, and the part of it that models may use.
 
-The macOS side asks `node.darwin`; it has been tested with recorded answers only, not on a Mac.
+The macOS side uses `node.darwin`; it has been tested with recorded answers only, not on a Mac.
 """
 
 import functools
@@ -20,7 +20,7 @@ COMMAND_TIMEOUT_S = 5.0
 PACKAGE_ROOT = Path(__file__).parents[1]
 
 Runner = Callable[[Sequence[str]], str | None]
-"""Runs a command; its standard output stripped, or None if it fails."""
+"""Runs a command; returns its standard output stripped, or None if it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Machine:
     chip: str
     memory_bytes: int
     wired_limit_bytes: int | None = None
-    """What macOS lets the GPU wire, where somebody has set it."""
+    """Most memory that macOS lets the GPU wire, if it has been set; else None."""
     has_gpu: bool = False
-    """Whether models run on a GPU, in the same memory."""
+    """True if models run on a GPU, in the same memory."""
 
     @property
     def reserve_bytes(self) -> int:
-        """For the system and other programs."""
+        """Bytes for the system and other programs."""
         return max(2 * GIB, self.memory_bytes * 15 // 100)
 
     @property
     def working_set_bytes(self) -> int:
-        """What a GPU may wire; without one, all of the memory. Unless somebody has set it, macOS
-        recommends two thirds, from 36 GiB on three quarters."""
+        """Most memory that a GPU may wire; without a GPU, all memory. By default macOS recommends
+        two thirds, and three quarters from 36 GiB on."""
         if not self.has_gpu:
             return self.memory_bytes
         if self.wired_limit_bytes is not None:
@@ -53,33 +53,34 @@ class Machine:
 
     @property
     def default_limit_bytes(self) -> int:
-        """Most that models may take: the working set, and never the reserve; half of a memory that
-        is smaller than twice the reserve."""
+        """Most memory for models: the working set, but never the reserve; half of a memory that is
+        smaller than twice the reserve."""
         rest_bytes = max(self.memory_bytes - self.reserve_bytes, self.memory_bytes // 2)
         return min(self.working_set_bytes, rest_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryReading:
-    """How much memory is left at a moment; None what the system does not tell."""
+    """The free memory at one moment; None for values that the system does not report."""
 
     available_bytes: int | None = None
-    """What programs can have without swapping; on macOS free, inactive and purgeable memory."""
+    """Memory that programs can get without swapping; on macOS free, inactive and purgeable
+    memory."""
     kernel_level: int | None = None
-    """Of macOS: 1 normal, 2 warning, 4 critical."""
+    """Pressure level of macOS: 1 normal, 2 warning, 4 critical."""
     compressor_bytes: int | None = None
-    """Taken by compressed memory, of macOS."""
+    """Memory occupied by compressed pages, on macOS."""
     swap_bytes: int | None = None
-    """Used in swap files, of macOS."""
+    """Bytes used in swap files, on macOS."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGroup:
-    """A control group of Linux that limits the memory of this process, as containers have it."""
+    """A Linux control group that limits the memory of this process, as in containers."""
 
     limit_bytes: int
     used_bytes: int
-    """Without pages of files that are not in use."""
+    """Used memory without inactive file pages."""
 
     @property
     def available_bytes(self) -> int:
@@ -87,7 +88,7 @@ class MemoryGroup:
 
 
 def run_command(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
-    """The command's standard output, or None if it is absent, fails or takes too long."""
+    """The command's standard output, or None if it is absent, fails or exceeds the timeout."""
     try:
         done = subprocess.run(
             list(command), capture_output=True, text=True, timeout=timeout_s, check=True
@@ -98,10 +99,11 @@ def run_command(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) ->
 
 
 def python_command() -> list[str]:
-    """The start of a command that runs our own code in a process of its own.
+    """The first arguments of a command that runs our own code in a child process.
 
-    The current folder stays off the module path: a user's `queue.py` or `node` there must not be
-    imported. Only where that folder is this code itself may nothing else lead to it.
+    The current folder stays off the module path, since a user's `queue.py` or `node` there must not
+    be imported. The exception is the folder of this code itself, which may be on the path by no
+    other way.
     """
     return [sys.executable] if Path.cwd() == PACKAGE_ROOT else [sys.executable, "-P"]
 
@@ -112,7 +114,7 @@ def is_mac() -> bool:
 
 @functools.cache
 def this_kernel() -> Kernel | None:
-    """Of macOS; None on another system."""
+    """The kernel of macOS; None on another system."""
     return Darwin() if is_mac() else None
 
 
@@ -133,7 +135,7 @@ def _read_mac(kernel: Kernel, run: Runner) -> Machine:
 
 
 def why_unfit(kernel: Kernel | None) -> str | None:
-    """Why MLX does not run in this process, as a sentence and what to do; None where it may."""
+    """The reason why MLX cannot run in this process, with advice; None if it can."""
     if kernel is None or kernel.architecture == "arm64":
         return None
     if kernel.number("sysctl.proc_translated"):
@@ -149,7 +151,8 @@ def why_unfit(kernel: Kernel | None) -> str | None:
 
 
 def _has_metal(kernel: Kernel, run: Runner) -> bool:
-    """Every Mac with Apple silicon has it; of a virtual machine only MLX knows."""
+    """True if there is a GPU for MLX. Every Mac with Apple silicon has one; in a virtual machine
+    only MLX knows."""
     if not kernel.number("kern.hv_vmm_present"):
         return True
     code = "import mlx.core as mx; print(mx.metal.is_available())"
@@ -178,8 +181,8 @@ def memory_groups(
 
 
 def _groups(root: Path, path: str, names: tuple[str, str, str]) -> list[MemoryGroup]:
-    """The process's group and those around it. A container sees its own as the root, whatever the
-    path says."""
+    """The process's group and the groups around it. A container sees its own group as the root,
+    whatever the path says."""
     limit_name, used_name, inactive_name = names
     folder = root / path.lstrip("/")
     found = []
@@ -202,7 +205,7 @@ def _text(file: Path) -> str | None:
 
 
 def linux_chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, or its architecture where the system does not tell (ARM)."""
+    """The processor's name, or its architecture if the system does not report the name (ARM)."""
     for line in (_text(cpuinfo) or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name" and value.strip():
@@ -211,7 +214,7 @@ def linux_chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def read_memory(kernel: Kernel | None) -> MemoryReading:
-    """How much memory is left now: a few system calls, or small files on Linux."""
+    """The free memory now, by a few system calls, or from small files on Linux."""
     if kernel is not None:
         return _read_mac_memory(kernel)
     available_bytes = linux_available_bytes()
@@ -234,7 +237,7 @@ def _read_mac_memory(kernel: Kernel) -> MemoryReading:
 
 
 def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """`MemAvailable`; None where the system does not tell."""
+    """`MemAvailable` in bytes; None if the system does not report it."""
     for line in (_text(meminfo) or "").splitlines():
         key, _, value = line.partition(":")
         kib = _whole(value.removesuffix("kB").strip())
@@ -244,8 +247,8 @@ def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def process_bytes(pid: int) -> int:
-    """Resident memory of a process; 0 where it has ended."""
-    # Of the node extra, as all that starts processes whose memory matters.
+    """Resident memory of a process; 0 if it has ended."""
+    # psutil is part of the node extra, like everything that starts processes with large memory.
     import psutil
 
     try:
@@ -256,17 +259,17 @@ def process_bytes(pid: int) -> int:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """Free for us on the disk where `folder` is or would be made; 0 where that cannot be told."""
+    """Bytes free for this user on the disk where `folder` is or would be made; 0 if unknown."""
     return _disk(folder)[1]
 
 
 def disk_bytes(folder: Path) -> int:
-    """Size of the disk where `folder` is or would be made; 0 where that cannot be told."""
+    """Size of the disk where `folder` is or would be made; 0 if unknown."""
     return _disk(folder)[0]
 
 
 def _disk(folder: Path) -> tuple[int, int]:
-    """Size and free bytes."""
+    """Size and free bytes of the folder's disk."""
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         usage = shutil.disk_usage(existing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from registry.errors import ReadOnlyRegistry, RegistryLocked, UnsupportedUrl
-from serving.process_lock import ProcessLock, Taken, write_private
+from serving.process_lock import LockTaken, ProcessLock, write_private
 
 
 def database_file(url: str | Path) -> Path:
@@ -31,7 +31,7 @@ def claim(path: Path) -> ProcessLock:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = ProcessLock(path)
-    except Taken as error:
+    except LockTaken as error:
         raise RegistryLocked(path, error.pid) from error
     except OSError as error:
         raise ReadOnlyRegistry(path, error.strerror or str(error)) from error

@@ -42,10 +42,10 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _REFUSALS = (OverflowError, UnicodeEncodeError, IntegrityError, InterfaceError, ProgrammingError)
-"""What a value raises that no column holds: sqlite3's own errors, and Python's from within it."""
+"""Errors for a value that no column can store: sqlite3's own, and Python's from within it."""
 _BUSY_TIMEOUT_MS = 5_000
 _DURABLE = ("synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON")
-"""What was written outlives a loss of power: macOS leaves what is merely synced in the disk."""
+"""Makes writes survive a power loss: on macOS a plain sync leaves data in the disk's cache."""
 _DRAIN_S = 10.0
 _READERS = 4
 
@@ -103,7 +103,7 @@ class Registry:
     """The registry while this process holds it open; every method belongs to one event loop."""
 
     def __init__(self, path: Path, lock: ProcessLock) -> None:
-        """For `Registry.open` alone, which makes the file safe and holds the lock."""
+        """For `Registry.open` alone, which makes the file safe and takes the lock."""
         self.path = path
         self._lock = lock
         self._writer_engine = _engine(path, begin="BEGIN IMMEDIATE", pool_size=1)
@@ -292,7 +292,7 @@ async def accounts_secret(registry: Registry) -> bytes:
 
 
 async def _kept(registry: Registry, key: str, value: str) -> str:
-    """What is kept under the key; that is `value` where nothing is yet."""
+    """The value under the key; `value` is stored and returned if there is none yet."""
 
     async def make(session: WriteSession) -> str:
         made = insert(meta).values(key=key, value=value)

@@ -1,4 +1,4 @@
-"""What can go wrong in the registry; each message is a sentence a person can act on."""
+"""Errors of the registry; each message is a sentence a person can act on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LISTINGS = {
 
 
 class RegistryError(Exception):
-    """The registry could not do what was asked; the router's log holds the cause."""
+    """The registry could not do what was requested; the router's log has the cause."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -40,7 +40,7 @@ class NewerRegistry(RegistryError):
 
 
 class RegistryUnwritable(RegistryError):
-    """Nothing can be written now; the registry itself has told the log."""
+    """Nothing can be written now; the registry itself has logged the reason."""
 
 
 class ReadOnlyRegistry(RegistryUnwritable):
@@ -62,7 +62,7 @@ class RegistryLocked(RegistryUnwritable):
 
 
 class RegistryClosed(RegistryError):
-    """The registry is closed or closing, so it takes no more work; open it again."""
+    """The registry is closed or closing, so it accepts no more work; open it again."""
 
 
 class RegistryFailed(RegistryUnwritable):
@@ -83,11 +83,11 @@ class RegistryFull(RegistryFailed):
 
 
 class RefusedRow(RegistryError):
-    """A row holds a value that the database cannot store; the others can be written."""
+    """A row has a value that the database cannot store; the others can be written."""
 
 
 class Conflict(RegistryError):
-    """The name is already taken; choose another. `what` says of which kind it is."""
+    """The name is already taken; choose another. `what` is the kind of the object."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"The {what} {name!r} is already taken; choose another.")
@@ -96,7 +96,7 @@ class Conflict(RegistryError):
 
 
 class NotFound(RegistryError):
-    """Nothing of that name is registered. `what` says which kind was looked for."""
+    """Nothing of that name is registered. `what` is the kind of the object."""
 
     def __init__(self, what: str, name: str) -> None:
         super().__init__(f"There is no {what} {name!r}; `{_LISTINGS[what]}` shows what exists.")

@@ -68,7 +68,7 @@ def _upgrade(connection: Connection) -> Migration:
 
 
 def _config(connection: Connection) -> Config:
-    # Alembic tells each step at INFO; a level that somebody set for it is left alone.
+    # Alembic logs each step at INFO; a level that was set elsewhere stays.
     log = logging.getLogger("alembic")
     if log.level == logging.NOTSET:
         log.setLevel(logging.WARNING)

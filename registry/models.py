@@ -1,4 +1,4 @@
-"""Models that nodes have reported, and what is known of each."""
+"""Models that nodes have reported, and their last known sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def seen(
     weight_bytes: int | None,
     now_s: float,
 ) -> ModelRecord:
-    """Note that a node reported the model; a None leaves what was known before."""
+    """Note that a node reported the model; a None keeps what was known before."""
     new = insert(models).values(
         name=name,
         context_tokens=context_tokens,

@@ -15,7 +15,7 @@ from registry.tables import nodes, policies, schedules
 
 async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
     """Register a node; a taken id, name or url is a Conflict that says which."""
-    # Nobody can write between this look and the insert: the transaction is the only writer.
+    # Nothing can be written between this check and the insert: the transaction is the only writer.
     clash = or_(nodes.c.id == record.id, nodes.c.name == record.name, nodes.c.url == record.url)
     taken = [_record(row) for row in await session.fetch_all(select(nodes).where(clash))]
     for field in ("name", "url", "id"):
@@ -38,7 +38,7 @@ async def remove(session: WriteSession, name: str) -> NodeRecord:
 
 
 async def set_state(session: WriteSession, name: str, state: str) -> NodeRecord:
-    """Write what an admin wants of the node. Raises NotFound."""
+    """Set the state that an admin wants for the node. Raises NotFound."""
     changed = update(nodes).where(nodes.c.name == name).values(state=state).returning(nodes)
     row = await session.fetch_one(changed)
     if row is None:
@@ -47,7 +47,7 @@ async def set_state(session: WriteSession, name: str, state: str) -> NodeRecord:
 
 
 async def accept(session: WriteSession, name: str, models: Sequence[str]) -> NodeRecord:
-    """Add to what the node's server may serve. Raises NotFound."""
+    """Add models to those that the node's server may serve. Raises NotFound."""
     record = await get(session, name)
     accepted = list(dict.fromkeys([*(record.accepted or ()), *models]))
     changed = update(nodes).where(nodes.c.name == name).values(accepted=accepted).returning(nodes)

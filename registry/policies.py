@@ -1,4 +1,4 @@
-"""What admins want of models' residency: one row for a model on a node, or on every one."""
+"""Admins' residency policies: one row for a model on a node, or on every node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from registry.tables import policies
 
 
 async def put(session: WriteSession, record: PolicyRecord) -> PolicyRecord:
-    """Want that of the model there; a record that wants nothing is forgotten."""
+    """Store the policy in place of an earlier one; one without any setting is deleted."""
     if not record.pinned and record.keep_alive_s is None:
         key = (policies.c.model == record.model) & (policies.c.node_id == record.node_id)
         await session.execute(delete(policies).where(key))

@@ -11,7 +11,7 @@ import msgspec
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
     """A Mac that the router dials. `kind` is "agent" or "openai"; `credential` is secret text.
-    `max_rows` are the requests that it serves at once, where an admin has said so."""
+    `max_rows` is the number of requests that it serves at once, if an admin has set it."""
 
     id: str
     name: str
@@ -21,17 +21,18 @@ class NodeRecord:
     created_at_s: float
     max_rows: int | None = None
     state: str = "active"
-    """What an admin wants of it: "active", "cordoned" or "maintenance"."""
+    """The state that an admin has set: "active", "cordoned" or "maintenance"."""
     accepted: tuple[str, ...] | None = None
-    """Models of a server of kind "openai" that requests may go to; None for an agent, of which all
-    may be."""
+    """Models of a server of kind "openai" that requests may go to; None for an agent, all of whose
+    models may be used."""
     prices: dict[str, float] | None = None
-    """Of a paid server, for a million tokens: "input", "cached", "output"; None: it is free."""
+    """Prices of a paid server for a million tokens: "input", "cached", "output"; None: it is
+    free."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """A model that some node once reported; None where no node has told yet."""
+    """A model that some node once reported; None where no node has reported the value yet."""
 
     name: str
     context_tokens: int | None
@@ -42,7 +43,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class AliasTarget:
-    """A model that an alias may mean, with what a request gets that says nothing itself."""
+    """A model that an alias may mean, with defaults for fields that a request does not set."""
 
     model: str
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -59,26 +60,26 @@ class AliasRecord:
     selector: str = "first"
     """"first", "warm" or "spillover"."""
     spill_at: int | None = None
-    """Requests in flight on a target from which on the next one is taken, for "spillover"."""
+    """Requests in flight on a target from which on the next target is used, for "spillover"."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRecord:
-    """What an admin wants of a model's residency on a node, or on every one (empty node_id)."""
+    """An admin's residency policy for a model on a node, or on every node (empty node_id)."""
 
     model: str
     node_id: str
     pinned: bool
     keep_alive_s: float | None
-    """0: for ever; None: as the node's own settings say."""
+    """Idle seconds until the model is unloaded. 0: never; None: the node's own setting applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
-    """When a model is loaded and unloaded, on a node or on the best one (empty node_id).
+    """Times at which a model is loaded and unloaded, on a node or on the best one (empty node_id).
 
     Cron lines of five fields in `timezone`. `load_fired_s` and `unload_fired_s` are the due times
-    that passed last; `pending` is what of them, "load" or "unload", is not done yet.
+    that passed last; `pending` is the action of them, "load" or "unload", that is not done yet.
     """
 
     id: str
@@ -109,7 +110,7 @@ class KeyRecord:
     """An API key: its visible prefix and its hex SHA-256, never the key itself.
 
     `priority` is the name of the best class that its requests may have. `salt` is secret text that
-    parts its prefixes from those of all others; empty: it shares them.
+    separates its prefixes from those of all others; empty: it shares them.
     """
 
     id: str
@@ -123,15 +124,17 @@ class KeyRecord:
     priority: str = "default"
     salt: str = field(default="", repr=False)
     paid_budget: float | None = None
-    """What its requests to paid servers may cost in a calendar month (UTC); None: none may."""
+    """Most that its requests to paid servers may cost in a calendar month (UTC); None: it may use
+    none."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """One finished request as its node told it; (node_id, request_id) is unique, and a request's
-    later attempts are `ID.2` and so on. Without a node (empty node_id) where its caller left before
-    it had one.
+    """One finished request as its node reported it. (node_id, request_id) is unique, and a
+    request's later attempts are `ID.2` and so on. The node_id is empty if the client disconnected
+    before the request had a node.
 
-    `instance_id` and `seq` name the event; None where the node could not tell.
+    `instance_id` and `seq` name the event; token counts and times are None if the node could not
+    report them.
     """
 
     request_id: str
@@ -151,12 +154,12 @@ class UsageRecord(msgspec.Struct, frozen=True):
     decode_s: float | None
     finished_at_s: float
     cost: float | None = None
-    """At a paid server."""
+    """Cost at a paid server."""
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Sums over one key and one model; a token count that a node never told counts as 0."""
+    """Sums over one key and one model; a token count that a node never reported counts as 0."""
 
     key_id: str
     model: str
@@ -165,12 +168,12 @@ class UsageTotal:
     cached_tokens: int
     completion_tokens: int
     cost: float | None = None
-    """At paid servers; None where none was asked."""
+    """Cost at paid servers; None if none was used."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """Who did what to what; ids grow in the order of writing."""
+    """One entry of the audit log; ids grow in the order of writing."""
 
     id: int
     at_s: float

@@ -1,4 +1,4 @@
-"""Which models each node last reported, and in which state."""
+"""Models and their states as each node last reported them."""
 
 from __future__ import annotations
 

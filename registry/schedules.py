@@ -1,4 +1,4 @@
-"""When models are loaded and unloaded, and which due times were acted upon."""
+"""Times at which models are loaded and unloaded, and the due times that have been handled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRED = {"load": schedules.c.load_fired_s, "unload": schedules.c.unload_fired_s}
 
 
 async def add(session: WriteSession, record: ScheduleRecord) -> ScheduleRecord:
-    """A new schedule; a taken id is a Conflict."""
+    """Store a new schedule; a taken id is a Conflict."""
     taken = select(schedules.c.id).where(schedules.c.id == record.id)
     if await session.fetch_one(taken) is not None:
         raise Conflict("schedule", record.id)
@@ -35,9 +35,9 @@ async def remove(session: WriteSession, schedule_id: str) -> ScheduleRecord:
 async def fire(
     session: WriteSession, schedule_id: str, what: str, due_s: float, *, acts: bool
 ) -> bool:
-    """Notes that the due time of "load" or "unload" has passed, which is pending from then on if
-    it `acts`, in place of what was; False where it, or a later one, was noted already, and where
-    there is no such schedule."""
+    """Record that the due time of "load" or "unload" has passed; if it `acts`, the action is
+    pending from then on, in place of an earlier one. False if that due time, or a later one, was
+    recorded already, and if there is no such schedule."""
     fired = FIRED[what]
     fresh = or_(fired.is_(None), fired < due_s)
     noted = update(schedules).where(schedules.c.id == schedule_id, fresh)
@@ -47,13 +47,13 @@ async def fire(
 
 
 async def settle(session: WriteSession, schedule_id: str) -> None:
-    """Notes that nothing of the schedule is pending."""
+    """Record that no action of the schedule is pending."""
     settled = update(schedules).where(schedules.c.id == schedule_id)
     await session.execute(settled.values(pending=None))
 
 
 async def list_all(session: ReadSession) -> list[ScheduleRecord]:
-    """All schedules in the order of their making."""
+    """All schedules, oldest first."""
     ordered = select(schedules).order_by(schedules.c.created_at_s, schedules.c.id)
     return [_record(row) for row in await session.fetch_all(ordered)]
 

@@ -1,4 +1,4 @@
-"""Whether anything can be written, told when that changes and not at each try."""
+"""Tracks if the registry can be written, and logs when that changes instead of at each try."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from collections.abc import Callable
 from registry.errors import RegistryUnwritable
 
 SETTLED_S = 10.0
-"""So long no write may have failed: on a full disk the smallest still succeed."""
+"""Seconds without a failed write after which writes count as working: on a full disk the smallest
+ones still succeed."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class Trouble:
-    """Owner of the registry's state as its last write has shown it."""
+    """Owner of the registry's state as its last writes have shown it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since_s = 0.0
         self._failed_s = 0.0
         self._written_s: float | None = None
-        """When the first write succeeded behind the last that failed."""
+        """Time of the first successful write after the last failed one."""
         self._sentence = ""
 
     @property
     def sentence(self) -> str:
-        """Why writes fail; empty while they succeed."""
+        """The reason why writes fail; empty while they succeed."""
         self._settle()
         return self._sentence
 
     @property
     def for_s(self) -> float:
-        """How long they have failed."""
+        """Seconds for which they have failed."""
         return self._clock() - self._since_s if self.sentence else 0.0
 
     def on_write(self, error: BaseException | None) -> None:
-        """A write has ended. What is wrong with the write itself says nothing of the others."""
+        """A write has ended. An error in its own data does not count: other writes may succeed."""
         if isinstance(error, RegistryUnwritable):
             now_s = self._clock()
             if not self.sentence:
@@ -50,7 +51,8 @@ class Trouble:
             self._settle()
 
     def _settle(self) -> None:
-        """Also where nothing more is written, which else would never tell that the last was."""
+        """Called on reads of the state, too, since there may be no further write that would end the
+        trouble."""
         if not self._sentence or self._written_s is None:
             return
         if self._clock() - self._failed_s >= SETTLED_S:

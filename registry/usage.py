@@ -1,4 +1,4 @@
-"""Usage: one row for each finished request, however often its node tells of it."""
+"""Usage: one row for each finished request, however often its node reports it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
 
 
 async def add_each(session: WriteSession, records: Sequence[UsageRecord]) -> list[UsageRecord]:
-    """As `add_many`, one row at a time; the rows that cannot be stored."""
+    """The same as `add_many`, one row at a time; returns the rows that cannot be stored."""
     refused = []
     for record in records:
         try:
@@ -86,7 +86,7 @@ async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal
 
 
 async def costs(session: ReadSession, since_s: float) -> dict[str, float]:
-    """What each key has spent at paid servers, by its id, since then."""
+    """The cost of each key's requests to paid servers since then, by the key's id."""
     spent = func.sum(usage.c.cost).label("spent")
     paid = select(usage.c.key_id, spent).where(
         usage.c.finished_at_s >= since_s, usage.c.cost.is_not(None)

@@ -1,6 +1,6 @@
 """The command `router`, also as `python -m router`."""
 
-from serving.terminal.interrupt import leave
+from serving.terminal.interrupt import exit_interrupted
 
 
 def main() -> None:
@@ -10,7 +10,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt as stop:
-        leave("router", str(stop))
+        exit_interrupted("router", str(stop))
 
 
 if __name__ == "__main__":

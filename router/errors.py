@@ -46,8 +46,8 @@ class RouterError(Exception):
     @property
     def is_final(self) -> bool:
         """True if the same request would be refused again."""
-        tells_wait = self.retry_after_s is not None
-        return not self.worth_retry or is_final(self.status, tells_wait=tells_wait)
+        has_retry_after = self.retry_after_s is not None
+        return not self.worth_retry or is_final(self.status, has_retry_after=has_retry_after)
 
     def standing(self) -> dict[str, object]:
         """The queue position and estimated wait that the error's body carries in every dialect;

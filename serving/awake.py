@@ -1,7 +1,7 @@
-"""Keeps a Mac from going to sleep while there is work, with `caffeinate` of macOS.
+"""Keeps a Mac from going to sleep while there is work, by macOS's command `caffeinate`.
 
-A Mac sleeps when nobody touches it; neither the network nor the GPU keeps it awake. Where there is
-no such command, as on Linux, nothing is done.
+A Mac sleeps when nobody uses it; neither the network nor the GPU keeps it awake. On a system
+without the command, such as Linux, nothing is done.
 """
 
 import asyncio
@@ -17,13 +17,15 @@ from serving.stay_awake import StayAwake
 
 COMMAND = "caffeinate"
 RELEASE_S = 60.0
-"""How long after its last work the Mac is still kept awake: the next request of a session."""
+"""Seconds after the last work until the Mac may sleep again: a session's next request may
+follow."""
 
 logger = logging.getLogger(__name__)
 
 
 def refusal(mode: StayAwake) -> str | None:
-    """Why this machine cannot be kept awake so, as a sentence; None if it can, or need not."""
+    """The reason why this machine cannot be kept awake in this mode, as a sentence; None if it can,
+    or need not."""
     if mode is not StayAwake.ALWAYS or shutil.which(COMMAND) is not None:
         return None
     return f"stay_awake is always, but there is no {COMMAND}, the command that keeps a Mac awake."
@@ -37,8 +39,8 @@ class Awake:
         self._always = mode is StayAwake.ALWAYS
         self._work = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._wanted = asyncio.Event()
-        self._unwanted = asyncio.Event()
+        self._needed = asyncio.Event()
+        self._unneeded = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -47,7 +49,7 @@ class Awake:
             self.begin()
 
     def begin(self) -> None:
-        """A piece of work begins."""
+        """Starts a piece of work."""
         self._work += 1
         if self._command is None or self._closing:
             return
@@ -55,18 +57,18 @@ class Awake:
             self._timer.cancel()
             self._timer = None
         if self._work == 1:
-            self._want()
+            self._keep_awake()
 
     def end(self) -> None:
-        """A piece of work has ended."""
+        """Ends a piece of work."""
         self._work -= 1
         if self._work == 0 and self._command is not None and not self._closing:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(RELEASE_S, self._let_go)
+            self._timer = loop.call_later(RELEASE_S, self._release)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """For one piece of work."""
+    def work(self) -> Iterator[None]:
+        """Keeps the Mac awake during one piece of work."""
         self.begin()
         try:
             yield
@@ -77,41 +79,41 @@ class Awake:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        self._let_go()
+        self._release()
         if self._task is not None:
-            self._wanted.set()
+            self._needed.set()
             await self._task
 
-    def _want(self) -> None:
-        self._unwanted.clear()
-        self._wanted.set()
+    def _keep_awake(self) -> None:
+        self._unneeded.clear()
+        self._needed.set()
         if self._task is None and self._command is not None:
             self._task = asyncio.create_task(self._run(self._command))
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._timer = None
-        self._wanted.clear()
-        self._unwanted.set()
+        self._needed.clear()
+        self._unneeded.set()
 
     async def _run(self, command: str) -> None:
         while not self._closing:
-            await self._wanted.wait()
+            await self._needed.wait()
             if not self._closing:
                 await self._hold(command)
 
     async def _hold(self, command: str) -> None:
-        """Keeps the Mac awake until nothing wants it any more."""
+        """Keeps the Mac awake until `_unneeded` is set."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *(command, *arguments()), stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
             )
         except OSError as error:
             logger.warning("This machine may sleep while it works: %s.", error)
-            await self._unwanted.wait()
+            await self._unneeded.wait()
             return
-        unwanted = asyncio.create_task(self._unwanted.wait())
+        unneeded = asyncio.create_task(self._unneeded.wait())
         ended = asyncio.create_task(process.wait())
-        await asyncio.wait({unwanted, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({unneeded, ended}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
             logger.warning(
                 "This machine may sleep while it works: %s ended with code %s.",
@@ -120,25 +122,27 @@ class Awake:
         else:
             process.terminate()
             await ended
-        await unwanted
+        await unneeded
 
 
 def arguments() -> tuple[str, ...]:
-    """What `caffeinate` is to do: no idle sleep as long as this process is there, even where it is
-    killed. The display may go dark: the GPU's watchdog is stricter while it is lit."""
+    """Arguments of `caffeinate`: no idle sleep as long as this process runs, even if it is killed.
+    The display may sleep: the GPU's watchdog is stricter while it is on."""
     return ("-i", "-w", str(os.getpid()))
 
 
 @contextlib.contextmanager
 def kept_awake() -> Iterator[None]:
-    """For a command that works by itself, without an event loop."""
+    """Keeps the Mac awake during a command that has no event loop."""
     command = shutil.which(COMMAND)
     if command is None:
         yield
         return
     quiet = subprocess.DEVNULL
-    with subprocess.Popen([command, *arguments()], stdin=quiet, stdout=quiet, stderr=quiet) as held:
+    with subprocess.Popen(
+        [command, *arguments()], stdin=quiet, stdout=quiet, stderr=quiet
+    ) as process:
         try:
             yield
         finally:
-            held.terminate()
+            process.terminate()

@@ -1,4 +1,4 @@
-"""Something of which there is so much, shared by callers of whom none can keep out the others."""
+"""Divides a limited resource among clients, so that none of them can starve the others."""
 
 import asyncio
 from collections import Counter, deque
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 MOST_WAITING = 512
-"""Most that one caller may have waiting."""
+"""Most requests for shares that one client may have waiting."""
 
 
 class Share:
-    """What somebody holds; given back once."""
+    """A client's share of the resource, which it returns once."""
 
     def __init__(self, shares: "FairShares", caller: str, size: int) -> None:
         self._shares = shares
@@ -18,36 +18,36 @@ class Share:
         self.size = size
 
     def resize(self, size: int) -> None:
-        """Holds so much from now on, at once, even where that is more than there is."""
+        """Changes the size of the share at once, even if that exceeds the total."""
         self._shares.change(self._caller, size - self.size)
         self.size = size
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         self.resize(0)
 
 
 class FairShares:
-    """Grants shares of `total`, in the order in which each caller asks, and callers in turn.
+    """Grants shares of `total` to clients in turn, each client's in the order of its requests.
 
-    A caller may hold no more than what is left is then: one alone gets half, of two each a third,
-    so that there is some left for the next one. Who holds nothing gets what there is, and goes
-    before those who hold something.
+    A client with a share gets another one only if both together are no larger than what is free: a
+    single client gets half, two get a third each, so that some is always free for the next client.
+    A client without a share may use all that is free, and comes before those that have one.
     """
 
     def __init__(self, total: int, refusal: type[Exception]) -> None:
-        """`refusal`: raised for a caller that has too many waiting."""
+        """`refusal`: the error for a client with too many requests waiting."""
         self._total = total
         self._refusal = refusal
-        self._held: Counter[str] = Counter()
+        self._granted: Counter[str] = Counter()
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
-        """By caller, the one first whose turn it is next."""
+        """Waiting requests by client; the first client is the next in turn."""
 
     @property
-    def held(self) -> int:
-        return self._held.total()
+    def granted_total(self) -> int:
+        return self._granted.total()
 
-    async def take(self, caller: str, size: int) -> Share:
-        """Waits for so much, or for all there is if that is less. Raises the refusal."""
+    async def acquire(self, caller: str, size: int) -> Share:
+        """Waits for a share of this size, or of the total if that is less. Raises the refusal."""
         size = min(size, self._total)
         queue = self._waiting.setdefault(caller, deque())
         if len(queue) >= MOST_WAITING:
@@ -60,31 +60,31 @@ class FairShares:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                share.give_back()
+                share.release()
             else:
                 self._forget(caller, granted)
             raise
         return share
 
     @asynccontextmanager
-    async def holding(self, caller: str, size: int) -> AsyncIterator[None]:
-        """As `take`, for as long as the block runs."""
-        share = await self.take(caller, size)
+    async def acquired(self, caller: str, size: int) -> AsyncIterator[None]:
+        """Takes a share for the duration of the block."""
+        share = await self.acquire(caller, size)
         try:
             yield
         finally:
-            share.give_back()
+            share.release()
 
     def change(self, caller: str, by: int) -> None:
-        """The caller holds so much more, or less. Ask through `Share.resize`."""
-        self._held[caller] += by
-        if not self._held[caller]:
-            del self._held[caller]
+        """Changes the size of a client's shares. Called by `Share.resize` only."""
+        self._granted[caller] += by
+        if not self._granted[caller]:
+            del self._granted[caller]
         if by < 0:
             self._grant()
 
     def _forget(self, caller: str, granted: asyncio.Future[None]) -> None:
-        """Somebody waits no more; what stood behind may have its turn."""
+        """Removes a cancelled request; those behind it may be granted."""
         queue = self._waiting.get(caller, deque())
         self._waiting[caller] = deque(each for each in queue if each[1] is not granted)
         self._grant()
@@ -93,23 +93,25 @@ class FairShares:
         while (caller := self._next()) is not None:
             queue = self._waiting.pop(caller)
             size, granted = queue.popleft()
-            self._held[caller] += size
+            self._granted[caller] += size
             granted.set_result(None)
             if queue:
-                # Behind all others.
+                # The client goes to the end of the queue.
                 self._waiting[caller] = queue
         for caller in [caller for caller, queue in self._waiting.items() if not queue]:
             del self._waiting[caller]
 
     def _next(self) -> str | None:
-        """Whose first wish can be granted now."""
-        left = self._total - self.held
+        """The client whose first request can be granted now; None if there is none."""
+        left = self._total - self.granted_total
         first = {caller: queue[0][0] for caller, queue in self._waiting.items() if queue}
-        empty_handed = {caller: size for caller, size in first.items() if not self._held[caller]}
-        for caller, size in empty_handed.items():
+        without_share = {
+            caller: size for caller, size in first.items() if not self._granted[caller]
+        }
+        for caller, size in without_share.items():
             if size <= left:
                 return caller
-        if empty_handed:
-            # What is given back is for them.
+        if without_share:
+            # Shares that are returned next are for these clients.
             return None
-        return next((each for each in first if self._held[each] + first[each] <= left), None)
+        return next((each for each in first if self._granted[each] + first[each] <= left), None)

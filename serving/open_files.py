@@ -1,17 +1,17 @@
-"""How many files, sockets among them, this process may have open."""
+"""The limit of open files of this process, sockets included."""
 
 import logging
 import resource
 
 _WANTED = 10_240
-"""The most that macOS takes where its limit for all is infinite."""
+"""Most files that macOS allows if its hard limit is infinite."""
 
 log = logging.getLogger("mlx_fleet.serving")
 
 
 def allow_many_files() -> int:
-    """Raises the limit as far as the system lets us, and says what it is then: a shell on macOS
-    and launchd allow 256, and each stream needs at least one."""
+    """Raises the limit as far as the system allows and returns it. Shells on macOS and launchd
+    allow 256, and each stream needs at least one file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
@@ -24,6 +24,6 @@ def allow_many_files() -> int:
 
 
 def open_files() -> int:
-    """The limit as it is; where there is none, what we would ask for."""
+    """The present limit; if there is none, the number that we would request."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _WANTED if soft == resource.RLIM_INFINITY else soft

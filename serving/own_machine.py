@@ -1,4 +1,4 @@
-"""What belongs to this machine: its own names, and the folder of a product's files."""
+"""Names of this machine, and the folder of a product's files."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ HOME_VARIABLE = "MLX_FLEET_HOME"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address, perhaps in brackets, can only mean this machine."""
+    """True if a host's name or address, perhaps in brackets, can only mean this machine."""
     name = host.lower().rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True

@@ -1,4 +1,4 @@
-"""One process at a time for a file or folder, and which one that is."""
+"""A lock by which only one process uses a file or folder, and the id of that process."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
-class Taken(Exception):
-    """Another process has it."""
+class LockTaken(Exception):
+    """Another process has the lock."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(pid)
         self.pid = pid
-        """Of that process, as far as it can be told."""
+        """Id of that process; None if unknown."""
 
 
 class ProcessLock:
-    """Held from its making until `release`, or until the process ends, however it does."""
+    """A lock that lasts from its construction until `release`, or until the process ends."""
 
     def __init__(self, path: Path) -> None:
-        """Two files: `path` with `.lock`, which is locked, and with `.pid`. Raises `Taken`, and
-        `OSError` where they cannot be made."""
+        """Creates two files: `path` with `.lock`, which is locked, and with `.pid`. Raises
+        `LockTaken`, and `OSError` if they cannot be made."""
         self._pid_file = _beside(path, ".pid")
         self._lock = FileLock(_beside(path, ".lock"), timeout=0, mode=0o600, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout as error:
-            raise Taken(_holder_pid(self._pid_file)) from error
+            raise LockTaken(_owner_pid(self._pid_file)) from error
         try:
             write_private(self._pid_file, str(os.getpid()), os.O_TRUNC)
         except OSError:
@@ -43,7 +43,7 @@ class ProcessLock:
 
 
 def write_private(path: Path, text: str, flags: int) -> None:
-    """Writes to a file that only its owner reads; `flags` are further ones of `os.open`."""
+    """Writes to a file that only its owner can read; `flags` are added to those of `os.open`."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)
     try:
         os.fchmod(descriptor, 0o600)
@@ -52,7 +52,7 @@ def write_private(path: Path, text: str, flags: int) -> None:
         os.close(descriptor)
 
 
-def _holder_pid(pid_file: Path) -> int | None:
+def _owner_pid(pid_file: Path) -> int | None:
     """The process id in the file, if it names a live process; a hint for people, no proof."""
     try:
         pid = int(pid_file.read_text())

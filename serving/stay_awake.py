@@ -1,10 +1,10 @@
-"""When a Mac is kept awake, as settings have it."""
+"""The setting that decides when a Mac is kept awake."""
 
 from enum import StrEnum
 
 
 class StayAwake(StrEnum):
-    """When the Mac is kept awake."""
+    """Times at which the Mac is kept awake."""
 
     BUSY = "busy"
     """While there is work."""

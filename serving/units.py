@@ -1,4 +1,4 @@
-"""Sizes and lengths of time, as people write and read them."""
+"""Sizes and durations as people read and write them."""
 
 import re
 
@@ -12,8 +12,8 @@ _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def read_duration_s(text: str) -> float:
-    """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number of seconds; 0 is one, too. Raises
-    `ValueError` for all else, and for more than a year."""
+    """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number of seconds, 0 included. Raises
+    `ValueError` for any other text, and for more than a year."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise ValueError(text)
@@ -24,7 +24,7 @@ def read_duration_s(text: str) -> float:
 
 
 def read_flag(text: str) -> bool:
-    """Raises `ValueError` for what is neither yes nor no."""
+    """The flag. Raises `ValueError` for a text that means neither yes nor no."""
     if text.lower() in _YES:
         return True
     if text.lower() in _NO:
@@ -33,7 +33,7 @@ def read_flag(text: str) -> bool:
 
 
 def size(size_bytes: int) -> str:
-    """Bytes as a machine's owner knows them: 16.0 GiB, 270 MiB, 12 KiB."""
+    """Bytes in the units in which memory is sold: 16.0 GiB, 270 MiB, 12 KiB."""
     if size_bytes >= GIB:
         return f"{size_bytes / GIB:.1f} GiB"
     if size_bytes >= MIB:
@@ -42,5 +42,5 @@ def size(size_bytes: int) -> str:
 
 
 def gib(size_bytes: float) -> str:
-    """The same where amounts are compared: always in GiB."""
+    """Bytes in GiB, for sizes that are compared with each other."""
     return f"{size_bytes / GIB:.1f} GiB"

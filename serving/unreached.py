@@ -1,4 +1,4 @@
-"""Why another machine cannot be reached, as a person is told it."""
+"""Explains to people why another machine cannot be reached."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 _NUMBERS = re.compile(r"\[Errno (\d+)\]")
-"""What a race to several addresses says where they failed in different ways."""
+"""Matches the error numbers in the message of a connection attempt to several addresses that failed
+in different ways."""
 
 
 class Cause(StrEnum):
-    """The first that holds, where several addresses fail in several ways."""
+    """Causes of a failed connection. If several addresses fail in different ways, the first cause
+    in this order counts."""
 
     NAME = "name_unknown"
     CERTIFICATE = "certificate"
@@ -36,7 +38,7 @@ LOCAL_NETWORK = (
     "started it. What is started from Apple's Terminal, by ssh or as a launchd daemon is let "
     "through unasked; what runs in tmux or as a launchd agent may be refused unasked."
 )
-"""Since macOS 15, as Apple's technical note 3179 and reports of others have it."""
+"""Rules since macOS 15, by Apple's technical note 3179 and users' reports."""
 _SENTENCES = {
     Cause.NAME: "its name does not resolve; is it on, and in this network?",
     Cause.REFUSED: "nothing listens there; is it running, on an address that others reach "
@@ -60,7 +62,8 @@ _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 def cause_of(
     error: BaseException, addresses: Iterable[str] = (), platform: str = sys.platform
 ) -> Cause:
-    """`addresses`: those that were tried, as far as they are known."""
+    """The cause of the error. `addresses`: the addresses that were tried, as far as they are
+    known."""
     chain = list(_chain(error))
     for cause, kind in _KINDS.items():
         if any(isinstance(each, kind) for each in chain):
@@ -78,14 +81,14 @@ def cause_of(
 
 
 def sentence_of(cause: Cause, error: BaseException) -> str:
-    """The end of a sentence that says of what machine it is."""
+    """The end of a sentence whose subject is the machine."""
     if cause is Cause.CERTIFICATE:
         reasons = [getattr(each, "verify_message", "") for each in _chain(error)]
         reason = next((each for each in reasons if each), "it is not valid here")
         return f"its certificate is refused ({reason})."
     if cause is Cause.BROKEN:
         last = list(_chain(error))[-1]
-        reason = getattr(last, "strerror", None) or said(last)
+        reason = getattr(last, "strerror", None) or error_text(last)
         return f"the connection failed ({reason})."
     return _SENTENCES[cause]
 
@@ -105,7 +108,7 @@ def _numbers(error: BaseException) -> Iterator[int]:
 
 
 def _is_local(address: str) -> bool:
-    """Whether the address is one of a home's or an office's own network."""
+    """True if the address belongs to a local network."""
     with contextlib.suppress(ValueError):
         found = ipaddress.ip_address(address.partition("%")[0])
         return (found.is_private or found.is_link_local) and not found.is_loopback

@@ -1,18 +1,18 @@
-"""Environment variables that are nearly ours: a misspelt one must not be ignored in silence."""
+"""Detects misspelt environment variables, which must not be ignored in silence."""
 
 import difflib
 from collections.abc import Collection, Iterable
 
 PREFIX = "MLX_FLEET_"
 SHARED = ("MLX_FLEET_HOME", "MLX_FLEET_KEY")
-"""Those of all commands; each command's own settings come to them."""
+"""Variables of all commands; each command adds its own."""
 _ALIKE = 0.66
-"""Two letters of a name like KEY changed places."""
+"""Similarity threshold. It allows for two swapped letters in a name like KEY."""
 
 
 def misspelt(names: Iterable[str], known: Collection[str]) -> str:
-    """A sentence about the first of the names that is not one of the known ones but close to one;
-    empty where there is none. Names of others that begin alike are theirs."""
+    """A sentence about the first name that is unknown but close to a known one; empty if there is
+    none. Other names with the same prefix belong to other programs."""
     tails = [name.removeprefix(PREFIX) for name in (*SHARED, *known)]
     for name in sorted(names):
         tail = name.removeprefix(PREFIX)

@@ -1,10 +1,10 @@
-"""Which mlx-fleet this is."""
+"""The version of mlx-fleet."""
 
 import importlib.metadata
 
 
 def own_version() -> str:
-    """The installed version; "0" where it runs from a folder that is not installed."""
+    """The installed version; "0" if it runs from a folder that is not installed."""
     try:
         return importlib.metadata.version("mlx-fleet")
     except importlib.metadata.PackageNotFoundError:

@@ -12,12 +12,12 @@ from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.pressure_watch import watch_pressure
-from node.agent.requests import Requests, ToldCalls
-from node.agent.status_bounds import SoundModels
-from node.agent.status_report import node_report, shortage_of
-from node.agent.warm_prompts import Told, WarmPlan
+from node.agent.requests import CallSettings, Requests
+from node.agent.status_bounds import ModelFilter
+from node.agent.status_report import node_report, reported_pressure
+from node.agent.warm_prompts import WarmPlan, WarmReport
 from node.agent.warming import Warming
-from node.agent.watchdog import Caretaker
+from node.agent.watchdog import Watchdog
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
 from node.engines.residency_policy import WishList
@@ -93,14 +93,14 @@ class Agent:
         self._wishes = WishList(kind.settings)
         self._supervisor.wishes = self._wishes.of
         self.awake = self._supervisor.awake = Awake(kind.settings.stay_awake)
-        self._caretaker = Caretaker(
+        self._watchdog = Watchdog(
             self._supervisor,
             self._wishes,
             lambda: self._hub.is_watched,
             kind.settings.stall_timeout_s,
         )
         self.disk = Disk(store, self._supervisor, self._on_change)
-        self._sound = SoundModels()
+        self._filter = ModelFilter()
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
             self._supervisor,
@@ -108,7 +108,7 @@ class Agent:
             self._warming,
             self._hub,
             self._prefixes,
-            ToldCalls(kind.settings.repeated_tool_calls, kind.settings.tool_stream),
+            CallSettings(kind.settings.repeated_tool_calls, kind.settings.tool_stream),
         )
 
     # --- lifecycle ---------------------------------------------------------------------------
@@ -123,9 +123,9 @@ class Agent:
         self._warn_of_unknown_models()
         self._renderers.keep_spare()
         self._tasks = (
-            asyncio.create_task(self._keep_beating()),
-            asyncio.create_task(self._keep_fresh()),
-            asyncio.create_task(self._caretaker.run()),
+            asyncio.create_task(self._run_heartbeat()),
+            asyncio.create_task(self._run_refresh()),
+            asyncio.create_task(self._watchdog.run()),
             asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
             asyncio.create_task(watch_sleep()),
         )
@@ -176,27 +176,27 @@ class Agent:
         self.end_events()
         await self.awake.close()
 
-    async def _keep_beating(self) -> None:
+    async def _run_heartbeat(self) -> None:
         while True:
             await self._hub.until_watched()
             # Half of the promised interval, so that a late timer does not exceed it.
             await asyncio.sleep(HEARTBEAT_S / 2)
             self._on_change()
 
-    async def _keep_fresh(self) -> None:
+    async def _run_refresh(self) -> None:
         # Not part of the heartbeat, which must not wait for a disk.
-        told = ""
+        reported = ""
         while True:
             await asyncio.sleep(REFRESH_S)
-            self.disk.pulls.go_on()
+            self.disk.pulls.retry_due()
             try:
                 await self._supervisor.refresh()
                 await self.disk.refresh()
-                told = ""
+                reported = ""
             except StartError as exc:
-                if exc.message != told:
+                if exc.message != reported:
                     logger.warning("%s", exc.message)
-                told = exc.message
+                reported = exc.message
 
     # --- state -------------------------------------------------------------------------------
 
@@ -211,13 +211,13 @@ class Agent:
             chip=self.identity.chip,
             memory_budget_bytes=budget.total_bytes,
             memory_leased_bytes=budget.leased_bytes,
-            models=self._sound.of(self.disk.with_pulls(self._supervisor.status())),
+            models=self._filter.of(self.disk.with_pulls(self._supervisor.status())),
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
             rests=self._wishes.rests,
-            pressure=shortage_of(self._supervisor),
-            broken=self._sound.broken(self._supervisor.broken),
+            pressure=reported_pressure(self._supervisor),
+            broken=self._filter.broken(self._supervisor.broken),
         )
 
     def report(self) -> dict[str, Any]:
@@ -246,9 +246,9 @@ class Agent:
         The model need not be loaded. Raises `UnknownModel`, `BadRequest`, `LoadFailure` or
         `TooManyWaiting`."""
         entry = await self._supervisor.find(request.model)
-        asked = RenderRequest(entry.completed(request), entry.context_tokens, caller)
+        render_request = RenderRequest(entry.completed(request), entry.context_tokens, caller)
         try:
-            prompt = await self._renderers.render(entry.folder, asked, entry.formats)
+            prompt = await self._renderers.render(entry.folder, render_request, entry.formats)
         except ContextTooLong as exc:
             return exc.overflow.prompt_tokens
         return len(prompt.tokens)
@@ -280,7 +280,7 @@ class Agent:
         for so long."""
         entry = await self._supervisor.find(name)
         if generation is None:
-            await self._warming.give_way(entry)
+            await self._warming.cancel_plan(entry)
         await self._supervisor.unload(entry, generation, min_idle_s)
 
     def set_policies(self, policies: Policies) -> None:
@@ -291,7 +291,7 @@ class Agent:
 
     async def warm(
         self, name: str, requests: Sequence[TextRequest]
-    ) -> AsyncGenerator[Told | None, None]:
+    ) -> AsyncGenerator[WarmReport | None, None]:
         """The same as `Warming.warm`. Raises `UnknownModel` at once."""
         return self._warming.warm(await self._supervisor.find(name), requests)
 
@@ -317,7 +317,7 @@ class Agent:
 
     # --- events ------------------------------------------------------------------------------
 
-    def tell_stored(self, response_id: str, origin: str, end: Head) -> None:
+    def publish_stored(self, response_id: str, origin: str, end: Head) -> None:
         """Reports to the response's router where its prefix hash chain ends, from which later
         requests continue. Has no effect for a response without a router."""
         if origin:

@@ -83,7 +83,7 @@ class Disk:
             except ModelBusy:
                 marker.unlink()
                 raise
-        self.pulls.give_up(name)
+        self.pulls.stop_retries(name)
         freed_bytes = await asyncio.to_thread(self._store.remove, name)
         self.pulls.forget(name)
         await self._supervisor.refresh()

@@ -12,7 +12,7 @@ from node.engines.cache_events import CacheWatch
 from node.ipc.messages import CacheEvent, Loaded
 from node.models.store import ModelEntry
 from node.prefixes.digest import PrefixDigest
-from node.prefixes.persist import Keeper
+from node.prefixes.persist import PositionSaver
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
 
@@ -21,7 +21,7 @@ GATHER_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class _Told:
+class _PublishedModel:
     """The published prefixes of one loaded model."""
 
     model: str
@@ -30,7 +30,7 @@ class _Told:
     seq: int = 0
     timer: asyncio.TimerHandle | None = None
     """Pending publication of its changes."""
-    keeper: Keeper | None = None
+    saver: PositionSaver | None = None
 
 
 class PrefixFeed(CacheWatch):
@@ -41,86 +41,99 @@ class PrefixFeed(CacheWatch):
         self._hub = hub
         self._version = version
         self._epochs = itertools.count(1)
-        self._models: dict[str, _Told] = {}
-        self._keeping: set[asyncio.Task[None]] = set()
+        self._models: dict[str, _PublishedModel] = {}
+        self._saving: set[asyncio.Task[None]] = set()
 
     def digest(self, model: str) -> PrefixDigest | None:
         """The digest of a model, None if it is not loaded. Call `changed` after changing it."""
-        told = self._models.get(model)
-        return None if told is None else told.digest
+        published = self._models.get(model)
+        return None if published is None else published.digest
 
     def changed(self, digest: PrefixDigest) -> None:
         """Schedules the publication of the changes, unless the model's engine has ended."""
-        told = next((each for each in self._models.values() if each.digest is digest), None)
-        if told is None or told.timer is not None or not digest.has_changes:
+        published = next((each for each in self._models.values() if each.digest is digest), None)
+        if published is None or published.timer is not None or not digest.has_changes:
             return
         if not self._hub.is_watched:
             # A later subscriber starts with a snapshot.
             digest.drop_changes()
             return
-        told.timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell, told)
+        published.timer = asyncio.get_running_loop().call_later(GATHER_S, self._publish, published)
 
     def pieces(self) -> Iterator[PrefixSnapshot]:
         """The snapshots of all models as they are now, for a subscriber that gets all changes from
         now on. Each piece is made when it is read: changes since then follow as deltas."""
-        now = [(told, told.seq, told.digest.hashes()) for told in self._models.values()]
-        return (piece for told, seq, hashes in now for piece in _snapshot(told, seq, hashes))
+        now = [
+            (published, published.seq, published.digest.hashes())
+            for published in self._models.values()
+        ]
+        return (
+            piece for published, seq, hashes in now for piece in _snapshot(published, seq, hashes)
+        )
 
     async def close(self) -> None:
         """Publishes nothing more, and saves the positions on disk for the next start."""
-        for told in self._models.values():
-            _stop(told)
+        for published in self._models.values():
+            _stop(published)
         self._models.clear()
-        if self._keeping:
-            await asyncio.wait(self._keeping)
+        if self._saving:
+            await asyncio.wait(self._saving)
 
     # --- engines -----------------------------------------------------------------------------
 
     def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
         digest = PrefixDigest(snapshot_only=info.snapshot_only)
-        told = self._models[entry.name] = _Told(entry.name, next(self._epochs), digest)
+        published = self._models[entry.name] = _PublishedModel(
+            entry.name, next(self._epochs), digest
+        )
         if info.disk_folder:
-            told.keeper = Keeper(digest, Path(info.disk_folder), lambda: self.changed(digest))
-            task = asyncio.create_task(told.keeper.run(entry, self._version))
-            self._keeping.add(task)
-            task.add_done_callback(self._keeping.discard)
+            published.saver = PositionSaver(
+                digest, Path(info.disk_folder), lambda: self.changed(digest)
+            )
+            task = asyncio.create_task(published.saver.run(entry, self._version))
+            self._saving.add(task)
+            task.add_done_callback(self._saving.discard)
 
     def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:
-        if (told := self._models.get(model)) is not None:
-            told.digest.on_events(events)
-            self.changed(told.digest)
-            if told.keeper is not None:
-                told.keeper.on_events()
+        if (published := self._models.get(model)) is not None:
+            published.digest.on_events(events)
+            self.changed(published.digest)
+            if published.saver is not None:
+                published.saver.on_events()
 
     def on_gone(self, model: str) -> None:
-        if (told := self._models.pop(model, None)) is not None:
-            _stop(told)
-            self._hub.publish(PrefixGone(model, told.epoch))
+        if (published := self._models.pop(model, None)) is not None:
+            _stop(published)
+            self._hub.publish(PrefixGone(model, published.epoch))
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _tell(self, told: _Told) -> None:
-        changed, removed = told.digest.take_changes(MAX_ENTRIES)
-        told.seq += 1
+    def _publish(self, published: _PublishedModel) -> None:
+        changed, removed = published.digest.take_changes(MAX_ENTRIES)
+        published.seq += 1
         packed = pack_entries(changed), pack_hashes(removed)
-        self._hub.publish(PrefixDelta(told.model, told.epoch, told.seq, *packed))
-        told.timer = None
-        if told.digest.has_changes:
+        self._hub.publish(PrefixDelta(published.model, published.epoch, published.seq, *packed))
+        published.timer = None
+        if published.digest.has_changes:
             # One event per turn of the event loop, so that streams are not blocked.
-            told.timer = asyncio.get_running_loop().call_later(0.0, self._tell, told)
+            published.timer = asyncio.get_running_loop().call_later(0.0, self._publish, published)
 
 
-def _stop(told: _Told) -> None:
-    if told.timer is not None:
-        told.timer.cancel()
-    if told.keeper is not None:
-        told.keeper.close()
+def _stop(published: _PublishedModel) -> None:
+    if published.timer is not None:
+        published.timer.cancel()
+    if published.saver is not None:
+        published.saver.close()
 
 
-def _snapshot(told: _Told, seq: int, hashes: "array[int]") -> Iterator[PrefixSnapshot]:
+def _snapshot(
+    published: _PublishedModel, seq: int, hashes: "array[int]"
+) -> Iterator[PrefixSnapshot]:
     """All pieces of a model's snapshot, even if its engine has ended: that event follows them."""
     parts = max(1, -(-len(hashes) // MAX_ENTRIES))
     for part in range(parts):
         piece = hashes[part * MAX_ENTRIES : (part + 1) * MAX_ENTRIES]
-        found = [entry for each in piece if (entry := told.digest.entry(each)) is not None]
-        yield PrefixSnapshot(told.model, told.epoch, seq, part, parts, pack_entries(found))
+        found = [entry for each in piece if (entry := published.digest.entry(each)) is not None]
+        yield PrefixSnapshot(
+            published.model, published.epoch, seq, part, parts, pack_entries(found)
+        )

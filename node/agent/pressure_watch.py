@@ -28,17 +28,17 @@ async def watch_pressure(supervisor: Supervisor, memory_bytes: int) -> None:
             now = pressure_of(supervisor)
             logger.warning(
                 "Memory pressure of this machine is now %s, after %.0f s of %s: %s.%s",
-                *(now.level, before.for_s, before.level, now.effect, _left(reading)),
+                *(now.level, before.for_s, before.level, now.effect, _memory_sentence(reading)),
             )
         await asyncio.sleep(WATCH_S)
 
 
-def _left(reading: MemoryReading) -> str:
+def _memory_sentence(reading: MemoryReading) -> str:
     """The memory that the machine has free, as a sentence; empty if it does not report it."""
-    told = {
+    known = {
         "available": reading.available_bytes,
         "compressed": reading.compressor_bytes,
         "in swap": reading.swap_bytes,
     }
-    sizes = [f"{gib(nbytes)} {word}" for word, nbytes in told.items() if nbytes is not None]
+    sizes = [f"{gib(nbytes)} {word}" for word, nbytes in known.items() if nbytes is not None]
     return f" There are {', '.join(sizes)}." if sizes else ""

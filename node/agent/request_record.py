@@ -21,12 +21,12 @@ from node.prefixes.digest import PrefixDigest
 from node.prompt.late_chain import LateChain
 from node.prompt.prompt import Prompt
 from node.protocol.messages import FinishReason
-from node.protocol.prefix import Answer, Called, Chain, Said, answered
+from node.protocol.prefix import Chain, OutputCall, OutputText, ResponseOutput, chain_with_output
 from node.request import NO_ITEM, TextRequest
 
 
 @dataclass(slots=True)
-class _AnswerSoFar:
+class _OutputSoFar:
     """The content and calls of a response so far, without its reasoning."""
 
     _names: list[str | None] = field(default_factory=list)
@@ -47,10 +47,10 @@ class _AnswerSoFar:
         self._names.append(name)
         self._pieces.append([])
 
-    def said(self) -> list[Said | Called]:
+    def parts(self) -> list[OutputText | OutputCall]:
         """The content and calls in their order."""
         return [
-            Said("".join(pieces)) if name is None else Called(name, "".join(pieces))
+            OutputText("".join(pieces)) if name is None else OutputCall(name, "".join(pieces))
             for name, pieces in zip(self._names, self._pieces, strict=True)
         ]
 
@@ -69,7 +69,7 @@ class Sender:
     """The value of `HEADER_PROOF`."""
 
 
-NOBODY = Sender()
+NO_SENDER = Sender()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Job:
     arrived_unix_s: float
     late_chain: LateChain | None = None
     """Chain of its body, once its prompt is made."""
-    _answer: _AnswerSoFar = field(default_factory=_AnswerSoFar)
+    _output: _OutputSoFar = field(default_factory=_OutputSoFar)
 
     @property
     def origin(self) -> str:
@@ -101,16 +101,16 @@ class Job:
         """True if later prompts may continue from its response."""
         return self.request.choices == 1 and not self.request.continue_final
 
-    def take(self, parts: Sequence[Part]) -> None:
+    def record(self, parts: Sequence[Part]) -> None:
         """Records the next parts of the response."""
         if self.chain is not None and self._is_followed:
-            self._answer.add(parts)
+            self._output.add(parts)
 
-    def answered(self) -> Chain | None:
+    def chain_with_output(self) -> Chain | None:
         """The chain extended by the response; None if later prompts do not continue from it."""
         if self.chain is None or not self._is_followed:
             return None
-        return answered(self.chain, Answer(self.path, self._answer.said()))
+        return chain_with_output(self.chain, ResponseOutput(self.path, self._output.parts()))
 
 
 @dataclass(slots=True, eq=False)
@@ -129,9 +129,9 @@ class Account:
     """Prompt tokens that later prompts share, as in `GenerateRequest`."""
     begun: bool = False
     """True once its first delta has been passed on."""
-    told: bool = False
+    is_complete: bool = False
     """True once its last delta has been passed on."""
-    left: bool = False
+    is_abandoned: bool = False
     """True once nobody reads its deltas any more."""
     failure: NodeError | None = None
     """The error with which the agent has ended the request before it had a row; the task that
@@ -148,7 +148,7 @@ def lasting_tokens(request: TextRequest, prompt: Prompt, tokens: Sequence[int]) 
     return lasting if prompt.reusable_tokens is None else min(lasting, prompt.reusable_tokens)
 
 
-def account_view(account: Account, now_s: float) -> dict[str, Any]:
+def account_body(account: Account, now_s: float) -> dict[str, Any]:
     """An open request in `GET /v1/requests`; JSON types only."""
     job, row = account.job, account.row
     accepted = None if row is None else row.accepted
@@ -202,7 +202,7 @@ def shut_down(account: Account, failure: NodeError) -> None:
         account.start.cancel()
 
 
-def take_back(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:
+def cancel_start(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:
     """Cancels the request in the engine, however far its start got."""
     if not start.done():
         start.cancel()

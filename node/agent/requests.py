@@ -18,16 +18,16 @@ from node.agent.batch import Batch
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.request_record import (
-    NOBODY,
+    NO_SENDER,
     Account,
     Job,
     Sender,
-    account_view,
+    account_body,
+    cancel_start,
     lasting_tokens,
     raise_unless_complete,
     refusal,
     shut_down,
-    take_back,
 )
 from node.agent.warming import Warming
 from node.engines.row_stream import RowStream
@@ -53,14 +53,14 @@ from node.prompt.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
 
-LAST_WORD_S = 1.0
+END_S = 1.0
 """Seconds that a cancelled request may take to end."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NOTHING = RowUsage(0, 0, 0, 0.0, 0.0, 0.0)
 
 
-class ToldCalls(NamedTuple):
+class CallSettings(NamedTuple):
     """The tool call settings of responses."""
 
     repeated: bool = False
@@ -69,7 +69,7 @@ class ToldCalls(NamedTuple):
     """Value for `OutputFormat.streams_calls`. It also applies to a response that is not streamed,
     since both have the same content."""
 
-    def told(self, output: OutputFormat | None) -> OutputFormat | None:
+    def apply(self, output: OutputFormat | None) -> OutputFormat | None:
         if output is None:
             return None
         return msgspec.structs.replace(
@@ -87,7 +87,7 @@ class Requests:
         warming: Warming,
         hub: EventHub,
         prefixes: PrefixFeed,
-        calls: ToldCalls,
+        calls: CallSettings,
     ) -> None:
         self._supervisor = supervisor
         self._renderers = renderers
@@ -119,7 +119,7 @@ class Requests:
             shut_down(account, ShuttingDown())
         # A request without a row ends in its own task, unless its client keeps that from running.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), LAST_WORD_S)
+            await asyncio.wait_for(self._idle.wait(), END_S)
 
     def hurry(self) -> None:
         """Ends the grace period of `drain` now."""
@@ -136,21 +136,21 @@ class Requests:
         request: TextRequest,
         path: str,
         wished_id: str,
-        sender: Sender = NOBODY,
+        sender: Sender = NO_SENDER,
         chain: LateChain | None = None,
     ) -> Job:
         """The request as a job, under the client's id `wished_id` if that is valid and not in
         use."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
         if request_id in self._accounts or request_id in self._awaited:
-            request_id = unlike(request_id)
+            request_id = distinct_id(request_id)
         return Job(request, path, request_id, sender, time.monotonic(), time.time(), chain)
 
     def open(self, origin: str) -> list[dict[str, Any]]:
         """The open requests that came from `origin`, the oldest first; all for an empty one."""
         now_s = time.monotonic()
         return [
-            account_view(account, now_s)
+            account_body(account, now_s)
             for account in self._accounts.values()
             if origin in ("", account.job.origin)
         ]
@@ -214,16 +214,16 @@ class Requests:
                 is_open = True
                 while is_open:
                     deltas = await row.next(tick_s)
-                    self._tell_begin(account, deltas)
+                    self._publish_began(account, deltas)
                     for delta in deltas:
                         raise_unless_complete(delta)
                         is_open = is_open and not delta.is_last
-                        account.job.take(delta.parts)
-                    account.told = not is_open
+                        account.job.record(delta.parts)
+                    account.is_complete = not is_open
                     yield deltas or row.progress or ()
             finally:
-                take_back(start)
-                self._leave(account)
+                cancel_start(start)
+                self._abandon(account)
 
     async def _start(
         self, account: Account, lease: Lease, entry: ModelEntry
@@ -232,19 +232,21 @@ class Requests:
         request = entry.completed(account.job.request)
         self._renderers.begin(entry.folder, entry.formats)
         job = account.job
-        asked = RenderRequest(request, entry.context_tokens, job.origin, chain=job.late_chain)
+        render_request = RenderRequest(
+            request, entry.context_tokens, job.origin, chain=job.late_chain
+        )
         # A request that will be refused must not cause a swap, nor wait for a load.
-        is_early = lease.awaited() is not None and may_overflow(asked)
-        prompt = await self._render(entry, asked) if is_early else None
+        is_early = lease.awaited() is not None and may_overflow(render_request)
+        prompt = await self._render(entry, render_request) if is_early else None
         handle = await lease.ready()
         self._warming.begin(handle)
         if prompt is None:
-            asked = replace(asked, context_tokens=handle.info.context_tokens)
-            prompt = await self._render(entry, asked)
+            render_request = replace(render_request, context_tokens=handle.info.context_tokens)
+            prompt = await self._render(entry, render_request)
         generate = generate_request(request, account.job.request_id, prompt, handle.info)
-        output = self._calls.told(generate.output)
+        output = self._calls.apply(generate.output)
         generate = msgspec.structs.replace(generate, output=output, salt=account.job.sender.salt)
-        self._expect_prefix(account, handle, prompt)
+        self._await_prefix(account, handle, prompt)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
         try:
@@ -256,10 +258,10 @@ class Requests:
             raise refusal(exc, request) from None
         return handle, row
 
-    async def _render(self, entry: ModelEntry, asked: RenderRequest) -> Prompt:
-        return await self._renderers.render(entry.folder, asked, entry.formats)
+    async def _render(self, entry: ModelEntry, render_request: RenderRequest) -> Prompt:
+        return await self._renderers.render(entry.folder, render_request, entry.formats)
 
-    def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:
+    def _publish_began(self, account: Account, deltas: Sequence[Delta]) -> None:
         """Reports to routers that a request's prefill is over, unless its response shows it now:
         every dialect shows content, reasoning may be hidden from the client."""
         if account.begun or not deltas:
@@ -273,7 +275,7 @@ class Requests:
 
     # --- prefixes ----------------------------------------------------------------------------
 
-    def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
+    def _await_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
         """Makes the engine's digest expect the prefixes that are stored for the prompt."""
         job = account.job
         if job.chain is None:
@@ -285,22 +287,22 @@ class Requests:
             account.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
             account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
 
-    def _leave(self, account: Account) -> None:
+    def _abandon(self, account: Account) -> None:
         """The request's deltas are no longer read."""
-        account.left = True
+        account.is_abandoned = True
         if account.row is None or account.row.ended:
             # The last bytes are sent first.
-            asyncio.get_running_loop().call_soon(self._forget_prefix, account)
+            asyncio.get_running_loop().call_soon(self._end_prefix, account)
 
-    def _forget_prefix(self, account: Account) -> None:
+    def _end_prefix(self, account: Account) -> None:
         """Ends the request in its digest; a complete response's chain is added to it, since later
         prompts continue from there."""
         digest, job, row = account.digest, account.job, account.row
         if digest is None:
             return
         is_whole = row is not None and row.finish in (FinishReason.STOP, FinishReason.LENGTH)
-        if is_whole and account.told:
-            chain = job.answered()
+        if is_whole and account.is_complete:
+            chain = job.chain_with_output()
             if chain is not None:
                 digest.on_answer(job.request_id, chain, account.reusable_tokens)
         digest.on_end(job.request_id)
@@ -312,8 +314,8 @@ class Requests:
     def _on_row_end(self, account: Account, row: RowStream, last: Delta | None) -> None:
         reason: FinishReason | None = FinishReason.ERROR
         usage = None
-        if account.left:
-            asyncio.get_running_loop().call_soon(self._forget_prefix, account)
+        if account.is_abandoned:
+            asyncio.get_running_loop().call_soon(self._end_prefix, account)
         if last is not None:
             if last.stop is not None and account.reusable_tokens is None and row.accepted:
                 # The stored response is longer than its text.
@@ -321,7 +323,7 @@ class Requests:
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = _reason_of(row.failure)
-        if account.left and reason is FinishReason.ERROR:
+        if account.is_abandoned and reason is FinishReason.ERROR:
             # The client had disconnected before the failure.
             reason = FinishReason.CANCELLED
         self._finish(account, usage or _usage_so_far(row), reason)
@@ -356,7 +358,7 @@ class Requests:
         )
 
 
-def unlike(request_id: str) -> str:
+def distinct_id(request_id: str) -> str:
     """Another id with the same start."""
     return f"{request_id[:51]}-{secrets.token_hex(6)}"
 

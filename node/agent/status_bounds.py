@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from node.models.store import Broken
+from node.models.store import BrokenFolder
 from node.protocol.bounds import MAX_MODELS, clipped
 from node.protocol.messages import BrokenModel, ModelStatus
 from node.protocol.names import is_name
@@ -18,35 +18,35 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ModelStatus).decode
 
 
-class SoundModels:
+class ModelFilter:
     """Leaves out models that no router would accept, since one of them would hide all others of its
     node. The log names each once."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def of(self, models: Iterable[ModelStatus]) -> tuple[ModelStatus, ...]:
-        sound = []
+        accepted = []
         for model in models:
             if model.reason is not None:
                 model = replace(model, reason=clipped(model.reason))
             fault = _fault(model)
             if fault:
-                self._tell(model.name, fault)
+                self._report(model.name, fault)
             else:
-                sound.append(model)
-        for model in sound[MAX_MODELS:]:
-            self._tell(model.name, f"a node has at most {MAX_MODELS}")
-        return tuple(sound[:MAX_MODELS])
+                accepted.append(model)
+        for model in accepted[MAX_MODELS:]:
+            self._report(model.name, f"a node has at most {MAX_MODELS}")
+        return tuple(accepted[:MAX_MODELS])
 
-    def broken(self, folders: Iterable[Broken]) -> tuple[BrokenModel, ...]:
+    def broken(self, folders: Iterable[BrokenFolder]) -> tuple[BrokenModel, ...]:
         """The broken models, at most as many as routers accept."""
         told = (BrokenModel(each.name, clipped(each.reason)) for each in folders)
         return tuple(itertools.islice(told, MAX_MODELS))
 
-    def _tell(self, name: str, fault: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
+    def _report(self, name: str, fault: str) -> None:
+        if name not in self._reported:
+            self._reported.add(name)
             logger.warning("Routers are not told of the model %r: %s.", name, fault)
 
 

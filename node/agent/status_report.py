@@ -49,7 +49,7 @@ def pressure_of(supervisor: Supervisor) -> MemoryPressure:
     )
 
 
-def shortage_of(supervisor: Supervisor) -> MemoryPressure | None:
+def reported_pressure(supervisor: Supervisor) -> MemoryPressure | None:
     """The same; None if nothing is limited or refused."""
     pressure = pressure_of(supervisor)
     is_free = supervisor.pressure is Pressure.NONE and pressure.stored_cap_bytes is None

@@ -54,9 +54,9 @@ class WarmResult(msgspec.Struct, frozen=True, tag="result"):
 
 
 _decode_command = msgspec.json.Decoder(WarmCommand).decode
-Told = WarmProgress | WarmResult
-_told_decoder: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
-decode_told = _told_decoder.decode
+WarmReport = WarmProgress | WarmResult
+_report_decoder: msgspec.json.Decoder[WarmReport] = msgspec.json.Decoder(WarmReport)
+decode_report = _report_decoder.decode
 """Decodes a line of the answer to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
 
 

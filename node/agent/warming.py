@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from node.agent.warm_prompts import Told, WarmPlan, WarmProgress, WarmResult
+from node.agent.warm_prompts import WarmPlan, WarmProgress, WarmReport, WarmResult
 from node.engines.slot import EngineHandle
 from node.engines.supervisor import Supervisor
 from node.errors import EngineFault, ModelBusy, NodeError
@@ -45,16 +45,16 @@ class _Run:
     """The prefills of the plan's prompts in one engine."""
 
     handle: EngineHandle
-    left: list[tuple[int, TextRequest]]
+    remaining: list[tuple[int, TextRequest]]
     """Prompts that are not warm yet, with their indices in the plan."""
     task: asyncio.Task[None] | None = None
     granted_bytes: int = 0
-    """Stored KV that the engine was granted when `left` was last tried."""
-    rested: asyncio.Event = field(default_factory=asyncio.Event)
+    """Stored KV that the engine was granted when `remaining` was last tried."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when nothing more happens until the machine has memory again."""
 
     @property
-    def works(self) -> bool:
+    def is_running(self) -> bool:
         return self.task is not None and not self.task.done()
 
 
@@ -79,7 +79,7 @@ class Warming:
         """Starts prefilling the plan's prompts: once for each engine, and those that failed again
         after the engine has been granted more memory."""
         run = self._run(handle)
-        if run is None or run.works or not run.left:
+        if run is None or run.is_running or not run.remaining:
             return
         is_new = run.task is None or run.task.cancelled()
         if is_new or self._granted(run) > run.granted_bytes * RETRY_GROWTH:
@@ -89,15 +89,15 @@ class Warming:
         """Starts prefilling the prompts that are not warm, and waits until all prompts of the plan
         are prefilled, have failed, or wait for memory."""
         run = self._run(handle)
-        if run is None or not run.left:
+        if run is None or not run.remaining:
             return
-        if not run.works:
+        if not run.is_running:
             self._start(run)
-        await run.rested.wait()
+        await run.settled.wait()
 
     async def warm(
         self, entry: ModelEntry, requests: Sequence[TextRequest]
-    ) -> AsyncGenerator[Told | None, None]:
+    ) -> AsyncGenerator[WarmReport | None, None]:
         """Prefills the requests' prompts one after the other. Yields None once the model is loaded,
         then progress and result of each prompt.
 
@@ -112,19 +112,19 @@ class Warming:
             try:
                 yield None
                 for index, request in enumerate(requests):
-                    async with contextlib.aclosing(self._one(handle, index, request)) as told:
-                        async for each in told:
+                    async with contextlib.aclosing(self._one(handle, index, request)) as reports:
+                        async for each in reports:
                             yield each
             finally:
                 self._commands[entry.name] -= 1
 
-    async def give_way(self, entry: ModelEntry) -> None:
+    async def cancel_plan(self, entry: ModelEntry) -> None:
         """Cancels the prefills of the plan's prompts, so that the model can be unloaded. Raises
         `ModelBusy` while a command warms it."""
         if self._commands[entry.name]:
             raise ModelBusy(f"Prompts of {entry.name} are being warmed.")
         run = self._runs.get(entry.name)
-        if run is not None and run.task is not None and run.works:
+        if run is not None and run.task is not None and run.is_running:
             run.task.cancel()
             await asyncio.wait({run.task})
 
@@ -149,7 +149,7 @@ class Warming:
         return run
 
     def _start(self, run: _Run) -> None:
-        run.rested.clear()
+        run.settled.clear()
         task = run.task = asyncio.create_task(self._follow_plan(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -164,7 +164,7 @@ class Warming:
         except NodeError as exc:
             logger.warning("The warm prompts of %s: %s", name, exc.message)
         finally:
-            run.rested.set()
+            run.settled.set()
 
     async def _has_memory(self, run: _Run, most: Pressure) -> bool:
         """Waits while memory pressure is above `most`; True if the engine is still running."""
@@ -172,7 +172,7 @@ class Warming:
         if run.handle.link.alive and self._supervisor.pressure > most:
             logger.info("The warm prompts of %s wait for memory.", run.handle.entry.name)
         while run.handle.link.alive and self._supervisor.pressure > most:
-            run.rested.set()
+            run.settled.set()
             await asyncio.sleep(PRESSURE_S)
         return run.handle.link.alive
 
@@ -180,7 +180,7 @@ class Warming:
         """Prefills the remaining prompts; False if one found no room during memory pressure."""
         started_s, tokens, entry = time.monotonic(), 0, run.handle.entry
         run.granted_bytes = self._granted(run)
-        for index, request in tuple(run.left):
+        for index, request in tuple(run.remaining):
             with self._supervisor.serving(entry) as lease:
                 if await lease.ready() is not run.handle:
                     return True
@@ -189,7 +189,7 @@ class Warming:
             if result.error is not None and self._supervisor.pressure is not Pressure.NONE:
                 return False
             if result.error is None:
-                run.left.remove((index, request))
+                run.remaining.remove((index, request))
                 tokens += result.prompt_tokens
             else:
                 logger.warning("Warm prompt %d of %s: %s", index + 1, entry.name, result.error)
@@ -206,15 +206,15 @@ class Warming:
     # --- one prompt --------------------------------------------------------------------------
 
     async def _result(self, handle: EngineHandle, index: int, request: TextRequest) -> WarmResult:
-        async with contextlib.aclosing(self._one(handle, index, request)) as told:
-            async for each in told:
+        async with contextlib.aclosing(self._one(handle, index, request)) as reports:
+            async for each in reports:
                 if isinstance(each, WarmResult):
                     return each
         raise EngineFault
 
     async def _one(
         self, handle: EngineHandle, index: int, request: TextRequest
-    ) -> AsyncGenerator[Told, None]:
+    ) -> AsyncGenerator[WarmReport, None]:
         """The prompt's progress, and at last its result."""
         started_s = time.monotonic()
         last: Delta | None = None
@@ -238,21 +238,21 @@ class Warming:
         """The prefill's progress, and the row's last delta."""
         entry = handle.entry
         request = entry.completed(request)
-        asked = RenderRequest(request, handle.info.context_tokens, shared=True)
-        prompt = await self._renderers.render(entry.folder, asked, entry.formats)
+        render_request = RenderRequest(request, handle.info.context_tokens, shared=True)
+        prompt = await self._renderers.render(entry.folder, render_request, entry.formats)
         generate = generate_request(request, f"warm-{secrets.token_hex(8)}", prompt, handle.info)
         # There is no output, and so no room needs to be reserved for it.
         generate = msgspec.structs.replace(generate, warm=True, max_tokens=1)
         row = handle.link.submit(generate, lambda row, last: None)
         try:
             await row.answered()
-            told: Progress | None = None
+            last_report: Progress | None = None
             deltas: Sequence[Delta] = ()
             while not deltas or deltas[-1].finish is None:
                 deltas = await row.next(PROGRESS_S)
-                if not deltas and row.progress is not None and row.progress != told:
-                    told = row.progress
-                    yield told
+                if not deltas and row.progress is not None and row.progress != last_report:
+                    last_report = row.progress
+                    yield last_report
             yield deltas[-1]
         finally:
             handle.link.cancel(row.uid)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EngineProgress:
     """An engine's progress, and the time since which it has been the same."""
 
     mark: tuple[int, int, float | None]
@@ -33,7 +33,7 @@ class Progress:
     since_s: float
 
 
-class Caretaker:
+class Watchdog:
     """Owner of the progress seen of each engine."""
 
     def __init__(
@@ -47,27 +47,27 @@ class Caretaker:
         self._wishes = wishes
         self._is_watched = is_watched
         self._stall_timeout_s = stall_timeout_s
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, EngineProgress] = {}
         self._watched_s = supervisor.now_s()
         """Time when a router was last connected."""
         self._loading: set[asyncio.Task[None]] = set()
-        self._told: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         """For each pinned model that is not loaded, the reason as last logged."""
 
     async def run(self) -> None:
         """Runs rounds; never returns."""
         try:
             while True:
-                await self.look()
+                await self.check()
                 await asyncio.sleep(ROUND_S)
         finally:
             for task in self._loading:
                 task.cancel()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """One round."""
         now_s = self._supervisor.now_s()
-        self._forget_routers(now_s)
+        self._drop_silent_routers(now_s)
         statuses = self._supervisor.status()
         self._load_pinned(statuses)
         for name, limit_s in self._stalled(statuses, now_s):
@@ -75,10 +75,10 @@ class Caretaker:
         if self._is_watched():
             self._watched_s = now_s
         elif now_s - self._watched_s >= UNWATCHED_S:
-            for status in filter(is_over, statuses):
+            for status in filter(is_idle_too_long, statuses):
                 await self._unload(status)
 
-    def _forget_routers(self, now_s: float) -> None:
+    def _drop_silent_routers(self, now_s: float) -> None:
         for router_id in self._wishes.lapse(now_s):
             logger.warning(
                 "Router %s has been silent for %.0f s: its pins and keep-alives count no more.",
@@ -103,11 +103,11 @@ class Caretaker:
         try:
             with self._supervisor.serving(await self._supervisor.find(name)) as lease:
                 await lease.ready(ahead=True)
-            self._told.pop(name, None)
+            self._reasons.pop(name, None)
         except NodeError as error:
-            if self._told.get(name) != error.message:
+            if self._reasons.get(name) != error.message:
                 logger.warning("The pinned model %s is not loaded: %s", name, error.message)
-            self._told[name] = error.message
+            self._reasons[name] = error.message
 
     def _stalled(
         self, statuses: tuple[ModelStatus, ...], now_s: float
@@ -122,7 +122,7 @@ class Caretaker:
             mark = (status.generation, status.work_tokens, status.progress)
             last = before.get(status.name)
             since_s = last.since_s if last and last.mark == mark else now_s
-            self._progress[status.name] = Progress(mark, since_s)
+            self._progress[status.name] = EngineProgress(mark, since_s)
             limit_s = LOAD_STALL_S if is_loading else self._stall_timeout_s
             if now_s - since_s >= limit_s:
                 yield status.name, limit_s
@@ -136,7 +136,7 @@ class Caretaker:
             await self._supervisor.unload(entry, status.generation, status.keep_alive_s)
 
 
-def is_over(status: ModelStatus) -> bool:
+def is_idle_too_long(status: ModelStatus) -> bool:
     """True if a model has been idle for longer than its keep-alive."""
     if status.pinned or status.idle_s is None or status.keep_alive_s is None:
         return False

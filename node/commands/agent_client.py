@@ -1,4 +1,4 @@
-"""How a command reaches the running agent: its address, its token, its errors as one sentence."""
+"""Sends a command's requests to the running agent: address, token, and errors as one sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
 from serving.own_machine import is_loopback
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 from serving.terminal.output import put
 
 CONNECT_TIMEOUT_S = 5.0
@@ -29,23 +29,23 @@ class NotRunning(CommandFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an agent or another OpenAI server is, and the token or key to show there."""
+class ServerAddress:
+    """Address of an agent or another OpenAI server, with its token or key."""
 
     url: str
     key: str = ""
 
 
-def find_place(
+def find_server(
     home: Path | None, url: str | None, key: str | None, *, is_spare: bool = False
-) -> Place:
-    """The server at `url`, or this machine's agent, whose token goes to no other machine. A key
+) -> ServerAddress:
+    """The server at `url`, or this machine's agent, whose token is sent to no other machine. A key
     that `is_spare` does not replace that token. Raises `StartError` and `CommandFailed`."""
     settings = read_settings({"home": home})
     if url is None:
         if is_spare or key is None:
             key = _token(settings.token_file) or key
-        # An agent that listens at all addresses is at this one, too.
+        # An agent that listens at all addresses can be reached at this one, too.
         host = settings.host if is_loopback(settings.host) else "127.0.0.1"
         url = (
             f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
@@ -56,7 +56,7 @@ def find_place(
         raise StartError(f"{url!r} is not an address; one looks like http://127.0.0.1:8801.")
     if key is None and is_loopback(parts.hostname):
         key = _token(settings.token_file)
-    return Place(url.rstrip("/").removesuffix("/v1"), (key or "").strip())
+    return ServerAddress(url.rstrip("/").removesuffix("/v1"), (key or "").strip())
 
 
 def _token(file: Path) -> str:
@@ -69,43 +69,43 @@ def _token(file: Path) -> str:
 
 
 @contextmanager
-def posting(place: Place, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
-    """The answer of a control route, as it comes in and however long it takes. Raises `NotRunning`
-    and `CommandFailed`."""
+def posting(server: ServerAddress, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
+    """The response of a control route, streamed and without a time limit. Raises `NotRunning` and
+    `CommandFailed`."""
     headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
-    if place.key:
-        headers["authorization"] = f"Bearer {place.key}"
+    if server.key:
+        headers["authorization"] = f"Bearer {server.key}"
     timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-    # Proxies of the environment are for the internet.
+    # Proxies in the environment are for the internet.
     with httpx.Client(timeout=timeout, trust_env=False, headers=headers) as client:
         try:
-            with client.stream("POST", place.url + path, json=body) as response:
+            with client.stream("POST", server.url + path, json=body) as response:
                 if not response.is_success:
                     response.read()
                     raise CommandFailed(refusal(response))
                 yield response
         except httpx.HTTPError as exc:
-            raise unreachable(place, exc) from exc
+            raise unreachable(server, exc) from exc
 
 
-def tell(bars: Progress, line: str) -> None:
-    """A line on standard error, where there are no bars."""
+def print_progress(bars: Progress, line: str) -> None:
+    """Prints a line on standard error if no progress bars are shown."""
     if bars.disable:
         put(line, err=True)
 
 
-def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:
+def unreachable(server: ServerAddress, error: httpx.HTTPError) -> CommandFailed:
     """The failed connection as a sentence."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return NotRunning(
-            f"Nothing answers at {place.url}; start the agent with `node-agent serve`, or give "
+            f"Nothing answers at {server.url}; start the agent with `node-agent serve`, or give "
             "its --url."
         )
-    return CommandFailed(f"The connection to {place.url} broke ({said(error)}).")
+    return CommandFailed(f"The connection to {server.url} broke ({error_text(error)}).")
 
 
 def refusal(response: httpx.Response) -> str:
-    """What a server says about a request that it refuses, which has been read."""
+    """The server's message in an error response whose body has been read."""
     try:
         body = response.json()
         error = body.get("error", body)

@@ -1,5 +1,5 @@
-"""Keeps models and KV out of Time Machine's backups: models can be had again, and KV is made anew,
-up to its daily limit, of what is in prompts. Tested by the commands that it gives, not on a Mac."""
+"""Excludes models and KV from Time Machine's backups: both can be downloaded or computed again, and
+stored KV contains what prompts say. Tested by the commands that it runs, not on a Mac."""
 
 import logging
 import shlex
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def unsaved_folders(settings: Settings) -> tuple[Path, ...]:
-    """What is to be in no backup."""
+    """Folders that belong in no backup."""
     return settings.models_folder, settings.kv_folder
 
 
@@ -21,8 +21,8 @@ def is_excluded(folder: Path, run: Runner) -> bool:
 
 
 def exclude_from_backups(settings: Settings, run: Runner) -> None:
-    """Marks the folders, which stay so wherever they are moved to; warns of those that cannot be
-    marked. Once it is done it is not done again."""
+    """Excludes the folders, wherever they are moved to, and logs a warning for one that cannot be
+    excluded. An excluded folder is skipped."""
     for folder in unsaved_folders(settings):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`node-agent bench`: a table that can be compared with other servers."""
+"""`node-agent bench`: a table of measurements that can be compared with other servers."""
 
 import asyncio
 import time
@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from node.commands.agent_client import CommandFailed, NotRunning, Place, tell
-from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
+from node.commands.agent_client import CommandFailed, NotRunning, ServerAddress, print_progress
+from node.commands.bench_load import BenchClient, Repeat, Sessions, Stall, Streams
 from serving.terminal.bars import shown_bars
 from serving.terminal.output import put, put_json
 from serving.terminal.screen import Screen
@@ -23,8 +23,8 @@ Result = Streams | Repeat | Stall | Sessions
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is asked for, in tokens."""
+class BenchSizes:
+    """Sizes of prompts and responses in tokens."""
 
     answer: int = 128
     prompt: int = 2000
@@ -32,45 +32,47 @@ class Sizes:
     long_answer: int = 2048
 
 
-QUICK = Sizes(answer=32, prompt=500, long_prompt=1500, long_answer=1024)
+QUICK = BenchSizes(answer=32, prompt=500, long_prompt=1500, long_answer=1024)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measurement: a result, or a sentence on why there is none."""
+    """One measurement: a result, or a sentence with the reason why there is none."""
 
     name: str
     result: Result | None
     error: str | None
 
 
-def bench(model: str, place: Place, *, quick: bool, as_json: bool) -> bool:
-    """Measures and prints; whether all measurements succeeded. Raises `CommandFailed` if the
-    server does not serve the model at all."""
+def bench(model: str, server: ServerAddress, *, quick: bool, as_json: bool) -> bool:
+    """Measures and prints; True if all measurements succeeded. Raises `CommandFailed` if the server
+    does not serve the model at all."""
     began_s = time.monotonic()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with shown_bars(*columns) as bars:
-        found = asyncio.run(measure(Load(place, model), QUICK if quick else Sizes(), bars))
+        found = asyncio.run(
+            measure(BenchClient(server, model), QUICK if quick else BenchSizes(), bars)
+        )
     total_s = time.monotonic() - began_s
     if as_json:
-        put_json(msgspec.json.encode(_plain(model, place, found, total_s)).decode())
+        put_json(msgspec.json.encode(_plain(model, server, found, total_s)).decode())
     else:
-        Screen(soft_wrap=True).print(table(f"{model} at {place.url}", found))
+        Screen(soft_wrap=True).print(table(f"{model} at {server.url}", found))
         put(f"It took {total_s:.0f} s.")
     return all(each.error is None for each in found)
 
 
-async def measure(load: Load, sizes: Sizes, bars: Progress) -> list[Measurement]:
-    """All measurements, one after the other. Raises `CommandFailed`, but for a failure of one of
-    them, which is its result."""
+async def measure(client: BenchClient, sizes: BenchSizes, bars: Progress) -> list[Measurement]:
+    """All measurements, one after the other; one that fails has an error as its result. Raises
+    `CommandFailed`."""
     found: list[Measurement] = []
-    plan = list(_plan(load, sizes))
+    plan = list(_plan(client, sizes))
     bar = bars.add_task("load", total=len(plan))
     try:
-        await load.calibrate()
+        await client.calibrate()
         for name, ask in plan:
             bars.update(bar, completed=len(found), description=name)
-            tell(bars, f"Measurement {len(found) + 1} of {len(plan)}: {name}.")
+            print_progress(bars, f"Measurement {len(found) + 1} of {len(plan)}: {name}.")
             try:
                 found.append(Measurement(name, await ask(), None))
             except NotRunning:
@@ -79,19 +81,21 @@ async def measure(load: Load, sizes: Sizes, bars: Progress) -> list[Measurement]
                 found.append(Measurement(name, None, exc.message))
             bars.update(bar, completed=len(found))
     finally:
-        await load.close()
+        await client.close()
     return found
 
 
-def _plan(load: Load, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Awaitable[Result]]]]:
+def _plan(
+    client: BenchClient, sizes: BenchSizes
+) -> Iterator[tuple[str, Callable[[], Awaitable[Result]]]]:
     """The measurements by name."""
     for count in STREAMS:
         name = f"{count} streams" if count > 1 else "1 stream"
-        yield name, partial(load.streams, count, sizes.answer)
-    yield "prompt and repeat", partial(load.repeat, sizes.prompt)
-    stall = partial(load.stall, 3, sizes.long_answer, sizes.long_prompt)
+        yield name, partial(client.streams, count, sizes.answer)
+    yield "prompt and repeat", partial(client.repeat, sizes.prompt)
+    stall = partial(client.stall, 3, sizes.long_answer, sizes.long_prompt)
     yield "long prompt beside 3 streams", stall
-    yield "3 sessions of 3 turns", partial(load.sessions, 3, 3, sizes.prompt, sizes.answer // 4)
+    yield "3 sessions of 3 turns", partial(client.sessions, 3, 3, sizes.prompt, sizes.answer // 4)
 
 
 def table(title: str, found: list[Measurement]) -> Table:
@@ -102,7 +106,7 @@ def table(title: str, found: list[Measurement]) -> Table:
     shown.add_column()
     for each in found:
         if each.result is None:
-            # As text: the server's words may hold what rich takes for markup.
+            # Plain text, since a server's message may contain rich's markup.
             shown.add_row(each.name, "failed", Text(each.error or ""))
         else:
             for row in _rows(each.name, each.result):
@@ -139,6 +143,8 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-def _plain(model: str, place: Place, found: list[Measurement], total_s: float) -> dict[str, Any]:
+def _plain(
+    model: str, server: ServerAddress, found: list[Measurement], total_s: float
+) -> dict[str, Any]:
     measurements = {each.name: asdict(each) for each in found}
-    return {"model": model, "url": place.url, "total_s": total_s, "measurements": measurements}
+    return {"model": model, "url": server.url, "total_s": total_s, "measurements": measurements}

@@ -1,4 +1,4 @@
-"""What `node-agent bench` measures: streams, prompts and sessions against any OpenAI server."""
+"""Measurements of `node-agent bench`: streams, prompts and sessions against any OpenAI server."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from node.commands.agent_client import CommandFailed, Place, refusal, unreachable
+from node.commands.agent_client import CommandFailed, ServerAddress, refusal, unreachable
 
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_S = 600.0
@@ -25,30 +25,30 @@ Message = dict[str, str]
 
 
 @dataclass(slots=True)
-class Answer:
-    """One streamed answer, in seconds of this machine's clock."""
+class StreamedResponse:
+    """One streamed response. Times are of this machine's monotonic clock."""
 
     started_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
-    """When it was whole; None for one that was not read to its end."""
+    """Time when it was complete; None if it was not read to its end."""
     times_s: list[float] = field(default_factory=list)
-    """When each piece of it came."""
+    """Times when its chunks arrived."""
     text: str = ""
     prompt_tokens: int = 0
     cached_tokens: int | None = None
-    """None if the server does not tell."""
+    """None if the server does not report it."""
     tokens: int = 0
-    """Of the answer, as the server counts them; pieces, if it does not."""
+    """Tokens of the response as the server counts them; the number of chunks if it does not."""
 
     @property
     def ttft_s(self) -> float:
-        """Until the first piece; until the end of an answer without one."""
+        """Seconds until the first chunk; until the end if there is none."""
         return [*self.times_s, self.ended_s or time.monotonic()][0] - self.started_s
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Several answers at once."""
+    """Several responses at once."""
 
     tokens_per_s: float
     ttft_p50_s: float
@@ -56,7 +56,7 @@ class Streams:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A prompt that the server has not seen, and the same again."""
+    """A prompt that the server has not seen, and the same prompt again."""
 
     prompt_tokens: int
     cold_ttft_s: float
@@ -65,31 +65,31 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What a long prompt does to answers that are under way."""
+    """The effect of a long prompt on running streams."""
 
     prompt_tokens: int
     ttft_s: float
-    """Of the long prompt."""
+    """Time to first token of the long prompt."""
     worst_gap_s: float | None
-    """Longest silence of a running answer meanwhile; None if all had ended before."""
+    """Longest silence of a running stream during its prefill; None if all had ended before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Chats that begin with the same system message, all at once."""
+    """Chats that share a system message, all at once."""
 
     wall_s: float
     prompt_tokens: int
     cached_tokens: int | None
 
 
-class Load:
+class BenchClient:
     """Requests for one model of one server. Every failure is a `CommandFailed`."""
 
-    def __init__(self, place: Place, model: str, transport: Any = None) -> None:
-        self._place = place
+    def __init__(self, server: ServerAddress, model: str, transport: Any = None) -> None:
+        self._server = server
         self._model = model
-        headers = {"authorization": f"Bearer {place.key}"} if place.key else {}
+        headers = {"authorization": f"Bearer {server.key}"} if server.key else {}
         self._client = httpx.AsyncClient(
             headers=headers,
             timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S),
@@ -97,7 +97,7 @@ class Load:
             trust_env=False,
             transport=transport,
         )
-        # Another one in each run, so that no prompt is in a cache yet.
+        # The seed differs in each run, so that no prompt is in a cache yet.
         self._random = random.Random()
         self._tokens_per_word = 2.0
 
@@ -105,13 +105,13 @@ class Load:
         await self._client.aclose()
 
     async def calibrate(self) -> None:
-        """Loads the model, and learns how many tokens a word of a long prompt has."""
+        """Loads the model, and measures the tokens per word of a long prompt."""
         few, many = await self._count(10), await self._count(110)
         if many > few:
             self._tokens_per_word = (many - few) / 100
 
     async def streams(self, count: int, max_tokens: int) -> Streams:
-        """`count` answers of `max_tokens` at once."""
+        """Measures `count` responses of `max_tokens` at once."""
         began_s = time.monotonic()
         answers = await asyncio.gather(*(self._ask(self._task(), max_tokens) for _ in range(count)))
         tokens = sum(answer.tokens for answer in answers)
@@ -119,15 +119,15 @@ class Load:
         return Streams(tokens / (time.monotonic() - began_s), ttft_s)
 
     async def repeat(self, prompt_tokens: int) -> Repeat:
-        """A prompt of about so many tokens, twice."""
+        """Measures a prompt of about so many tokens, twice."""
         messages = self._long(prompt_tokens)
         cold = await self._ask(messages, 1)
         again = await self._ask(messages, 1)
         return Repeat(cold.prompt_tokens, cold.ttft_s, again.ttft_s)
 
     async def stall(self, count: int, max_tokens: int, prompt_tokens: int) -> Stall:
-        """A long prompt while `count` answers are under way."""
-        answers = [Answer() for _ in range(count)]
+        """Measures a long prompt while `count` responses are streamed."""
+        answers = [StreamedResponse() for _ in range(count)]
         begun = [asyncio.Event() for _ in answers]
         tasks = [
             asyncio.create_task(self._fill(answer, self._task(), max_tokens, event))
@@ -152,7 +152,7 @@ class Load:
     async def sessions(
         self, count: int, turns: int, system_tokens: int, max_tokens: int
     ) -> Sessions:
-        """`count` chats of `turns` questions each, over one system message."""
+        """Measures `count` chats of `turns` questions each, over one system message."""
         system = {"role": "system", "content": self._words(system_tokens)}
         began_s = time.monotonic()
         chats = await asyncio.gather(
@@ -167,7 +167,9 @@ class Load:
             cached_tokens=sum(known) if known else None,
         )
 
-    async def _session(self, system: Message, turns: int, max_tokens: int) -> list[Answer]:
+    async def _session(
+        self, system: Message, turns: int, max_tokens: int
+    ) -> list[StreamedResponse]:
         messages, answers = [system], []
         for _ in range(turns):
             messages.append({"role": "user", "content": self._words(20)})
@@ -193,15 +195,19 @@ class Load:
         text = self._words(round(words * self._tokens_per_word))
         return (await self._ask([{"role": "user", "content": text}], 1)).prompt_tokens
 
-    async def _ask(self, messages: Sequence[Message], max_tokens: int) -> Answer:
-        answer = Answer()
+    async def _ask(self, messages: Sequence[Message], max_tokens: int) -> StreamedResponse:
+        answer = StreamedResponse()
         await self._fill(answer, messages, max_tokens, asyncio.Event())
         return answer
 
     async def _fill(
-        self, answer: Answer, messages: Sequence[Message], max_tokens: int, begun: asyncio.Event
+        self,
+        answer: StreamedResponse,
+        messages: Sequence[Message],
+        max_tokens: int,
+        begun: asyncio.Event,
     ) -> None:
-        """Reads an answer to its end; `begun` is set at its first piece, or if there is none."""
+        """Reads a response to its end; sets `begun` at its first chunk, or if there is none."""
         body = {
             "model": self._model,
             "messages": list(messages),
@@ -210,7 +216,7 @@ class Load:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        url = f"{self._place.url}/v1/chat/completions"
+        url = f"{self._server.url}/v1/chat/completions"
         try:
             async with self._client.stream("POST", url, json=body) as response:
                 if not response.is_success:
@@ -224,13 +230,13 @@ class Load:
                         begun.set()
             answer.ended_s = time.monotonic()
         except httpx.HTTPError as exc:
-            raise unreachable(self._place, exc) from exc
+            raise unreachable(self._server, exc) from exc
         finally:
             begun.set()
 
 
-def _add(answer: Answer, data: str) -> None:
-    """Takes a chunk in."""
+def _add(answer: StreamedResponse, data: str) -> None:
+    """Adds a chunk to the response. Raises `CommandFailed` for an error or an invalid chunk."""
     try:
         chunk = json.loads(data)
         if chunk.get("error"):
@@ -250,8 +256,9 @@ def _add(answer: Answer, data: str) -> None:
         answer.text += "".join(delta.get("content") or "" for delta in deltas)
 
 
-def worst_gap(answer: Answer, begin_s: float, end_s: float) -> float | None:
-    """The longest silence of an answer that overlaps that time; None if it had ended before."""
+def worst_gap(answer: StreamedResponse, begin_s: float, end_s: float) -> float | None:
+    """The longest silence of a stream that overlaps that time; None if the stream had ended
+    before."""
     times_s = answer.times_s if answer.ended_s else [*answer.times_s, end_s]
     gaps = [
         later_s - earlier_s

@@ -1,4 +1,4 @@
-"""`node-agent cache clear`."""
+"""`node-agent cache clear`: deletes stored KV."""
 
 import contextlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from node.commands.agent_client import NotRunning, Place, posting
+from node.commands.agent_client import NotRunning, ServerAddress, posting
 from node.commands.configuration import read_settings
 from node.engine.cache.disk.home import clear_folder
 from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
@@ -15,15 +15,15 @@ from serving.terminal.output import put
 _decode = msgspec.json.Decoder(ClearedCache).decode
 
 
-def clear_cache(home: Path | None, place: Place, *, local: bool, yes: bool) -> None:
-    """Has the agent at `place` forget all stored KV; with `local` also deletes the files of models
-    that are not loaded, or of all of them where no agent runs. Prints what was freed. Raises
+def clear_cache(home: Path | None, server: ServerAddress, *, local: bool, yes: bool) -> None:
+    """Clears the prefix caches of the agent at `server`. With `local` also deletes the disk tiers
+    of models that are not loaded, or of all models if no agent runs. Prints the freed sizes. Raises
     `CommandFailed`."""
     if not yes:
         typer.confirm("Forget all stored KV, in memory and on disk?", abort=True)
     cleared = ClearedCache((), 0, 0)
     try:
-        with posting(place, PATH_CLEAR_CACHE, {}) as response:
+        with posting(server, PATH_CLEAR_CACHE, {}) as response:
             cleared = _decode(response.read())
     except NotRunning:
         if not local:
@@ -49,7 +49,7 @@ def clear_cache(home: Path | None, place: Place, *, local: bool, yes: bool) -> N
 
 
 def _tier_bytes(folder: Path) -> int:
-    """What the engine that uses the folder keeps in it: nothing, if it has been cleared."""
+    """Bytes in the folder of a disk tier that an engine uses; 0 if it has been cleared."""
     total_bytes = 0
     for file in folder.glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):

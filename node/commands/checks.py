@@ -1,4 +1,4 @@
-"""What a check of this machine found."""
+"""The result of a check of this machine."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,13 +12,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: how bad it is, what was found, and what to do about it."""
+    """One finding: its level, a sentence, and advice."""
 
     name: str
     level: Level
     sentence: str
     advice: str = ""
     figures: dict[str, int] = field(default_factory=dict)
-    """What the sentence says, for scripts; sizes in bytes."""
+    """The figures in the sentence, for scripts; sizes in bytes."""
     reasons: tuple[str, ...] = ()
-    """Why the figures are what they are, a line each."""
+    """Lines that explain the figures."""

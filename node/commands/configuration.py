@@ -1,4 +1,4 @@
-"""What the verbs share: settings from options and environment, and the store they name."""
+"""Settings from options and environment, as several commands need them."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
     *("huggingface_hub", "psutil"),
 )
-"""What the node extra brings, and the base install does without."""
+"""Modules of the node extra, which the base install does without."""
 ENGINES = ("text", "scripted")
 
 
@@ -46,8 +46,8 @@ def missing_extra() -> list[str]:
 
 
 def need_extra() -> None:
-    """Raises `ExtraMissing` that says what is missing and how to install it, or why it cannot be
-    installed here."""
+    """Raises `ExtraMissing` if modules are missing, with the command that installs them, or if they
+    cannot be installed on this machine, with the reason."""
     if reason := why_unfit(this_kernel()):
         raise ExtraMissing(reason)
     if missing := missing_extra():
@@ -58,8 +58,8 @@ def need_extra() -> None:
 
 
 def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings of the options that are given, then the environment's, then the defaults. Raises
-    `StartError`."""
+    """Settings from the options that are given, then from the environment, then the defaults.
+    Raises `StartError`."""
     given = {key: value for key, value in options.items() if value not in (None, ())}
     values: dict[str, Any] = {"home": default_home(environ), **read_environment(environ), **given}
     values["home"] = Path(values["home"]).expanduser()
@@ -87,7 +87,7 @@ _TEXT_ONLY = (
     *("prefill_chunk_tokens", "decode_stall_target_ms", "kv_cache_bits", "kv_live_bits"),
     *("kv_snapshot_bytes", "kv_disk_bytes", "kv_disk_bytes_per_day"),
 )
-"""Settings that a scripted engine, which has no KV, cannot follow."""
+"""Settings that do not apply to the scripted engine, which has no KV."""
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -104,7 +104,7 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "kv_snapshot_bytes": (1, None),
     "responses_bytes": (1024**2, None),
 }
-"""Least and most of what can be set."""
+"""Smallest and largest value of each setting."""
 
 
 def _check_formats(settings: Settings) -> None:
@@ -136,7 +136,7 @@ def _check_template_kwargs(settings: Settings) -> None:
 
 
 def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) -> None:
-    """Formats that are given for the same models have to go together."""
+    """Raises `StartError` for formats that are set for the same models and do not go together."""
     for model in sorted({*reasoning, *tool_calls}):
         names = [given.get(model) or given.get("") for given in (reasoning, tool_calls)]
         if None not in names and not go_together(str(names[0]), str(names[1])):

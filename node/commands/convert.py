@@ -1,4 +1,4 @@
-"""`node-agent import`: a GGUF file becomes a model of the store."""
+"""`node-agent import`: converts a GGUF file into a model of the store."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from serving.terminal.output import put
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What to import and how."""
+    """The file to import, and the options."""
 
     source: Path
     name: str
@@ -30,7 +30,8 @@ class Import:
     keep_quantized: bool = False
 
     def command(self, folder: Path) -> list[str]:
-        """The importer's process, apart so that its memory returns."""
+        """The command of the importer, a separate process so that its memory is freed at its
+        end."""
         command = [*python_command(), "-m", "node.engine.gguf.convert", "--name", self.name]
         if self.dtype is not None:
             command += ["--dtype", self.dtype]
@@ -50,7 +51,7 @@ def import_model(home: Path | None, job: Import) -> None:
     """Imports a GGUF file under a name. Raises `ImportFailed` with the importer's sentence."""
     need_extra()
     folder = open_store(home, make_home=True).folder_for(job.name)
-    with _never_half_left(folder), own_process(job.command(folder)) as process:
+    with _partial_folder_deleted(folder), own_process(job.command(folder)) as process:
         failure = _follow(job.name, process.stdout or ())
     if failure is not None or process.returncode != 0:
         raise ImportFailed(failure)
@@ -58,7 +59,7 @@ def import_model(home: Path | None, job: Import) -> None:
 
 
 def _follow(name: str, lines: Iterable[str]) -> str | None:
-    """Shows how far the importer is until it ends; its sentence where it fails."""
+    """Shows the importer's progress until it ends. Returns its error as a sentence, or None."""
     failure: str | None = None
     with shown_bars(*_COLUMNS) as bars, kept_awake():
         bar = bars.add_task(name, total=1.0)
@@ -72,8 +73,8 @@ def _follow(name: str, lines: Iterable[str]) -> str | None:
 
 
 @contextmanager
-def _never_half_left(folder: Path) -> Iterator[None]:
-    """An importer that is killed cannot delete what it has written."""
+def _partial_folder_deleted(folder: Path) -> Iterator[None]:
+    """Deletes the partial folder at the end, since an importer that is killed cannot."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`node-agent doctor`: what the agent needs from this machine, and what to do where it lacks.
+"""`node-agent doctor`: checks this machine for what the agent needs, with advice for each failure.
 
 The macOS checks have been tested with recorded answers only, not on a Mac.
 """
@@ -53,18 +53,19 @@ SMALL_LIMIT_BYTES = 4 * GIB
 
 
 _SLEEP = re.compile(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by ([^)]*)\))?", re.MULTILINE)
-"""Of `pmset -g`: minutes, 0 for never, and what holds an assertion against it now."""
+"""Matches in the output of `pmset -g` the minutes until sleep, 0 for never, and the programs that
+prevent it at present."""
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 def run_doctor(settings: Settings, *, as_json: bool) -> bool:
-    """Prints all checks of a machine that is to serve with these settings; whether none failed."""
+    """Prints all checks of a machine that is to serve with these settings; True if none failed."""
     run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
     checks = list(examine(settings, run, this_kernel()))
     if as_json:
         put_json(msgspec.json.encode(checks).decode())
     else:
-        # A path that is too long for its line is told whole.
+        # A path that is too long for its line is wrapped, not cut.
         text_column = Column(overflow="fold")
         table = Table("", "", text_column, box=None, show_header=False, padding=(0, 2, 0, 0))
         for check in checks:
@@ -75,7 +76,7 @@ def run_doctor(settings: Settings, *, as_json: bool) -> bool:
 
 
 def examine(settings: Settings, run: Runner, kernel: Kernel | None) -> Iterator[Check]:
-    """All checks, in the order in which they are shown; `kernel` is that of macOS."""
+    """All checks, in the order in which they are shown. `kernel` is that of macOS, or None."""
     machine = read_machine(kernel, run)
     yield check_python(kernel)
     yield check_extra(missing_extra())
@@ -111,7 +112,7 @@ def check_extra(missing: Sequence[str]) -> Check:
 
 
 def check_settings(settings: Settings, machine: Machine) -> Check:
-    """What `serve` looks at before it starts."""
+    """Checks the settings as `serve` does before it starts."""
     try:
         check_bind(settings)
         memory_limit_bytes(settings, machine)
@@ -124,7 +125,8 @@ def check_settings(settings: Settings, machine: Machine) -> Check:
 
 
 def check_mlx(run: Runner, kernel: Kernel | None) -> Check:
-    # In a child: only an engine process may hold MLX, and a broken one can end its process.
+    # In a child process: only an engine process may import MLX, and a broken MLX can end its
+    # process.
     code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
     answer = run([*python_command(), "-c", code])
     if answer is None:
@@ -165,7 +167,7 @@ def check_memory(settings: Settings, machine: Machine, reading: MemoryReading) -
 
 
 def plan_models(settings: Settings, machine: Machine, disk_free_bytes: int) -> Iterator[Check]:
-    """What each model on disk would get of the memory if it were the only one that is loaded."""
+    """Memory that each model on disk would get if it were the only one loaded."""
     try:
         limit_bytes = memory_limit_bytes(settings, machine)
         entries = build_store(settings).list()
@@ -288,7 +290,7 @@ def check_wired(settings: Settings) -> Check:
 
 
 def check_sleep(stay_awake: StayAwake, run: Runner) -> Check:
-    """Whether this Mac goes to sleep by itself, and is then gone from the fleet."""
+    """Checks whether this Mac goes to sleep by itself and then disappears from the fleet."""
     found = _SLEEP.search(run(["pmset", "-g"]) or "")
     if found is None:
         return Check("sleep", Level.WARN, "pmset does not tell whether this Mac sleeps.")

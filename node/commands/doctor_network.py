@@ -1,4 +1,4 @@
-"""What macOS has to say about calls to and from this Mac.
+"""Checks of macOS's settings for connections to and from this Mac.
 
 Tested with recorded answers only, not on a Mac.
 """
@@ -22,7 +22,8 @@ _OFF, _BLOCKS_ALL = "0", "2"
 
 
 def check_network(settings: Settings, run: Runner, program: Sequence[Path]) -> Iterator[Check]:
-    """`program`: the paths by which macOS may know the Python that runs."""
+    """All checks of the network. `program`: the paths by which macOS may know the running
+    Python."""
     yield check_local_network()
     if is_loopback(settings.host):
         sentence = "Nobody calls this Mac from outside: the agent listens on loopback only."
@@ -33,7 +34,7 @@ def check_network(settings: Settings, run: Runner, program: Sequence[Path]) -> I
 
 
 def program_paths() -> tuple[Path, ...]:
-    """Of the Python that runs; one that is built as a framework hands over to an app within it."""
+    """Paths of the running Python. A framework build hands over to an app inside the framework."""
     python = Path(sys.executable).resolve()
     app = python.parent.parent / "Resources" / "Python.app"
     return (python, app / "Contents" / "MacOS" / "Python", app)
@@ -50,7 +51,7 @@ def check_local_network() -> Check:
 
 
 def check_firewall(run: Runner, program: Sequence[Path]) -> Check:
-    """Whether the firewall lets callers through to the agent."""
+    """Checks whether the firewall lets connections through to the agent."""
     name = "firewall"
     found = re.search(r"State = (\d)", run([_FIREWALL, "--getglobalstate"]) or "")
     if found is None:
@@ -86,13 +87,13 @@ def check_name(name: str) -> Check:
 
 
 def _is_allowed(run: Runner, program: Sequence[Path]) -> bool | None:
-    """Whether callers come through; None where the firewall does not know the program."""
+    """True if connections are let through; None if the firewall does not know the program."""
     lines = (run([_FIREWALL, "--listapps"]) or "").splitlines()
     for line, verdict in pairwise([*lines, ""]):
         listed = line.partition(" : ")[2].strip()
         if listed and Path(listed) in program:
             return "block" not in verdict.lower()
-    # It says "permitted" of programs that it has never heard of, but "blocked" is meant.
+    # It reports programs that it does not know as "permitted", so only "blocked" is reliable.
     for path in program:
         if "blocked" in (run([_FIREWALL, "--getappblocked", str(path)]) or "").lower():
             return False

@@ -1,8 +1,8 @@
-"""`node-agent doctor --full`: what only a run on this machine can tell, in about five minutes, and
-a report of it that can be sent to others.
+"""`node-agent doctor --full`: checks that need a run on this machine, in about five minutes, with a
+report that can be sent to others.
 
-The report has no prompts, no names of hosts, users or models, and no addresses. What only a Mac can
-tell says so elsewhere. On a Mac it has not been run yet.
+The report has no prompts, no names of hosts, users or models, and no addresses. Checks for a Mac
+are listed as not run on other machines. It has not been run on a Mac yet.
 """
 
 import functools
@@ -32,8 +32,8 @@ _STYLES = {True: Text("ok", "green"), False: Text("fail", "red"), None: Text("-"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line says."""
+class FullCheckOptions:
+    """The options of the command."""
 
     settings: Settings
     out: Path
@@ -42,56 +42,56 @@ class Wanted:
 
     @property
     def model(self) -> Path:
-        """The small real model that answers are tried with."""
+        """The small real model for test responses."""
         return self.settings.models_folder / MODEL
 
 
-def run_full(wanted: Wanted, *, as_json: bool) -> bool:
-    """Prints each line as soon as it is there and writes the report; whether none failed."""
+def run_full(options: FullCheckOptions, *, as_json: bool) -> bool:
+    """Prints each line as soon as it is known and writes the report; True if no line failed."""
     console = Screen(stderr=as_json)
     began_s = time.monotonic()
     lines: list[Line] = []
-    for line in findings(wanted):
+    for line in findings(options):
         lines.append(line)
         words = Text(f"\t{line.section}: {line.name}: {line.found}")
         console.print(_STYLES[line.ok] + words, soft_wrap=True)
-    files = write_report(wanted.out, lines, time.monotonic() - began_s)
+    files = write_report(options.out, lines, time.monotonic() - began_s)
     if as_json:
         put_json(msgspec.json.encode(lines).decode())
     console.print(_summary(lines), "Report:", *(str(file) for file in files), soft_wrap=True)
     return all(line.ok is not False for line in lines)
 
 
-def findings(wanted: Wanted) -> Iterator[Line]:
+def findings(options: FullCheckOptions) -> Iterator[Line]:
     """All lines, in order."""
     kernel = this_kernel()
     run = functools.partial(run_command, timeout_s=10.0)
     machine = read_machine(kernel, run)
-    yield from last_soak(wanted)
+    yield from last_soak(options)
     yield from mac_settings.system(run, kernel)
     yield from probed("device", str(machine.working_set_bytes))
     yield from trials.limits()
-    yield from _with_model(wanted)
+    yield from _with_model(options)
     yield from probed("hybrids")
     yield from trials.processes()
     yield from trials.streams()
-    yield from mac_settings.settings_of_macos(wanted.settings, run, mac=kernel is not None)
-    if wanted.soak_minutes is not None:
-        yield from soak(wanted)
+    yield from mac_settings.settings_of_macos(options.settings, run, mac=kernel is not None)
+    if options.soak_minutes is not None:
+        yield from soak(options)
 
 
-def _with_model(wanted: Wanted) -> Iterator[Line]:
+def _with_model(options: FullCheckOptions) -> Iterator[Line]:
     sections = ("memory", "answers", "speeds")
-    if not (wanted.model / "config.json").exists():
+    if not (options.model / "config.json").exists():
         why = f"there is no model {MODEL}; `make mac-check` fetches it"
         yield from (not_here(section, "all of it", "told", why) for section in sections)
         return
     for section in sections:
-        yield from probed(section, str(wanted.model))
+        yield from probed(section, str(options.model))
 
 
 def probed(section: str, *rest: str) -> Iterator[Line]:
-    """The lines of a process of its own, and one more where that does not end well."""
+    """The lines of a probe in its own process, and a line with the failure if it fails."""
     command = [*python_command(), "-m", "node.engine.probe", section, *rest]
     with own_process(command, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -107,22 +107,23 @@ def probed(section: str, *rest: str) -> Iterator[Line]:
 # --- soak ---
 
 
-def soak(wanted: Wanted) -> Iterator[Line]:
-    """Leaves a mark before it begins: a Mac that panics tells at the next run."""
-    marker = wanted.out / _MARKER
+def soak(options: FullCheckOptions) -> Iterator[Line]:
+    """Runs the soak. A marker file exists meanwhile, so that the next run notices that a Mac has
+    panicked."""
+    marker = options.out / _MARKER
     marker.write_text("A soak began and has not ended.\n")
     subprocess.run(["sync"], check=True)
     try:
-        yield from probed("soak", str(wanted.model), str(wanted.soak_minutes))
+        yield from probed("soak", str(options.model), str(options.soak_minutes))
     except KeyboardInterrupt:
-        # Nobody is to take that for a panic.
+        # An interrupt is no panic.
         marker.unlink()
         raise
     marker.unlink()
 
 
-def last_soak(wanted: Wanted) -> Iterator[Line]:
-    marker = wanted.out / _MARKER
+def last_soak(options: FullCheckOptions) -> Iterator[Line]:
+    marker = options.out / _MARKER
     if marker.exists():
         found = "it did not end: this machine may have panicked, or the run was stopped"
         yield Line("soak", "the last soak", "ended", found, ok=False)
@@ -133,7 +134,7 @@ def last_soak(wanted: Wanted) -> Iterator[Line]:
 
 
 def write_report(out: Path, lines: list[Line], took_s: float) -> list[Path]:
-    """Raises `StartError` where the folder takes no files."""
+    """Writes the report; the files. Raises `StartError` if the folder cannot be written to."""
     data = json.dumps({"took_s": round(took_s, 1), "lines": msgspec.to_builtins(lines)}, indent=1)
     files = [out / f"{REPORT}.json", out / f"{REPORT}.txt"]
     try:

@@ -1,4 +1,4 @@
-"""What macOS is set to: sleep, backups, firewall, and the leave for the local network. Tested with
+"""Checks of macOS's settings: sleep, backups, firewall, local network permission. Tested with
 recorded answers only, not on a Mac."""
 
 import errno
@@ -49,7 +49,7 @@ def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
 
 
 def _kernel(run: Runner, kernel: Kernel) -> Iterator[Line]:
-    """Whether what the agent asks the kernel is answered as the system's own command says it."""
+    """Compares the kernel's answers to the agent with those of the system's own command."""
     names = ("hw.memsize", "kern.memorystatus_vm_pressure_level", "hw.pagesize")
     pairs = [(run(["sysctl", "-n", name]), kernel.number(name)) for name in names]
     same = sum(said == f"{number}" for said, number in pairs)
@@ -141,8 +141,8 @@ def _backups(settings: Settings, run: Runner) -> Line:
 
 
 def _gateway(run: Runner) -> Line:
-    """A refused connection has reached the gateway; without the leave for the local network there
-    is no route to it."""
+    """Checks the way to the gateway. A refused connection has reached it; without the local network
+    permission there is no route to it."""
     name, expected = "local network", "the gateway can be dialled"
     found = re.search(r"gateway:\s*(\S+)", run(["route", "-n", "get", "default"]) or "")
     if found is None:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from node.commands.own_store import open_store
 from node.errors import UnknownModel
-from node.models.store import Broken, ModelEntry
+from node.models.store import BrokenFolder, ModelEntry
 from serving.terminal.output import put, put_json
 from serving.terminal.screen import Screen
 
@@ -40,7 +40,7 @@ def list_models(home: Path | None, *, as_json: bool) -> None:
 
 
 def remove_model(home: Path | None, name: str, *, yes: bool) -> None:
-    """Deletes a model after a question."""
+    """Deletes a model after a confirmation."""
     store = open_store(home)
     if not yes:
         if not store.has(name):
@@ -64,12 +64,12 @@ def shown(entry: ModelEntry) -> dict[str, object]:
     }
 
 
-def shown_broken(each: Broken) -> dict[str, object]:
-    """As `shown`; nothing else is known of it."""
+def shown_broken(each: BrokenFolder) -> dict[str, object]:
+    """The same for a broken model, of which nothing else is known."""
     return {"name": each.name, "folder": str(each.folder), "broken": each.reason}
 
 
-def advice_on(broken: Sequence[Broken]) -> str:
-    """What to do about broken models."""
+def advice_on(broken: Sequence[BrokenFolder]) -> str:
+    """Advice for broken models."""
     names = " or ".join(f"`node-agent rm {each.name}`" for each in broken[:3])
     return f"{names} deletes what is there; then it can be pulled or imported again."

@@ -1,4 +1,4 @@
-"""A process of a command's own, which never outlives it."""
+"""A child process that never outlives its command."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 def own_process(
     command: Sequence[str], *, stderr: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """The process, whose standard output is a pipe; `stderr` is as for `Popen`. It is waited for at
-    the end of the block, and killed where that ends with an exception. A Ctrl-C in the terminal is
-    the command's alone to handle."""
+    """Runs the process with a pipe as standard output; `stderr` is as for `Popen`. At the end of
+    the block it is waited for, and killed first if the block ends with an exception. A Ctrl-C in
+    the terminal reaches the command only."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
     ) as process:

@@ -1,5 +1,5 @@
-"""The models of this machine's agent, for verbs that need nothing else of its settings: to check
-those takes all formats of outputs, and longer than to list models."""
+"""The model store of this machine's agent, for commands that need no other settings. Checking the
+settings would import all formats of outputs, which takes longer than listing models."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from node.settings import Settings, default_home, read_environment
 
 def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:
     """The store of the agent whose folder is `home`, or the configured one. With `make_home` that
-    folder is made if need be, for its owner alone, since it will hold the token. Raises
-    `StartError`."""
+    folder is created if necessary, readable by its owner only, since it will contain the token.
+    Raises `StartError`."""
     given: dict[str, object] = {"home": default_home(), **read_environment()}
     folder = Path(str(home or given["home"])).expanduser()
     if make_home:

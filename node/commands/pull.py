@@ -18,7 +18,7 @@ from serving.terminal.output import put
 def pull_model(
     home: Path | None, command: PullCommand, hub: Callable[[], HubSource] = open_hub
 ) -> None:
-    """Pulls a model and shows how far it is."""
+    """Pulls a model and shows the progress."""
     store = open_store(home, make_home=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     try:

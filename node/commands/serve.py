@@ -1,4 +1,5 @@
-"""`node-agent serve`: settings to a listening server, and a bounded way down."""
+"""`node-agent serve`: starts the server with the settings, and shuts it down within a bounded
+time."""
 
 import asyncio
 import contextlib
@@ -27,20 +28,20 @@ from serving.http.listening import BACKLOG, CannotListen, is_unspecified, listen
 from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
-from serving.process_lock import ProcessLock, Taken
+from serving.process_lock import LockTaken, ProcessLock
 from serving.terminal.output import log_lines, put
 
 GRACE_S = 10.0
-"""How long running answers may take to end at shutdown."""
+"""Seconds that running responses may take to end at shutdown."""
 FLUSH_S = 2.0
-"""How long clients may take to read the end of what they were sent."""
+"""Seconds that clients may take to read the rest of their responses."""
 LAST_RESORT_S = 5
-"""How long what then still runs may go on before uvicorn cancels it."""
+"""Seconds until uvicorn cancels the connections that remain."""
 POLL_S = 0.02
 
 
 def serve(settings: Settings) -> None:
-    """Serves until a signal, or the end of standard input where the settings say so. Raises
+    """Serves until a signal, or until the end of standard input if the settings say so. Raises
     `StartError`."""
     check_bind(settings)
     if settings.exit_on_stdin_eof and sys.stdin is None:
@@ -50,7 +51,7 @@ def serve(settings: Settings) -> None:
     log_lines(logging.INFO)
     allow_many_files()
     with claimed_home(settings.home), bound(settings) as listeners:
-        # Before anything else can fail, since the next start does not say it again.
+        # Before anything else can fail, since the next start does not announce it again.
         token, is_new = load_token(settings)
         if is_new:
             announce(settings, listeners, token if sys.stdout.isatty() else None)
@@ -61,7 +62,7 @@ def serve(settings: Settings) -> None:
         server = AgentServer(app, url_of(settings.host, listeners), stop)
         if settings.exit_on_stdin_eof:
             watch_end(sys.stdin.fileno(), stop.set)
-        # Once the server has stopped, one more Ctrl-C must not make a failure of a clean end.
+        # After the server has stopped, another Ctrl-C must not turn a clean end into a failure.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         server.run(sockets=listeners)
@@ -69,11 +70,11 @@ def serve(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def claimed_home(home: Path) -> Iterator[None]:
-    """The agent's folder, for this process alone. Raises `StartError`."""
+    """Locks the agent's folder for this process. Raises `StartError`."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = ProcessLock(home / "agent")
-    except Taken as taken:
+    except LockTaken as taken:
         who = "another process" if taken.pid is None else f"process {taken.pid}"
         raise StartError(
             f"An agent runs on {home} already ({who}); stop it, or give this one another --home."
@@ -98,7 +99,8 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 def exclude_beside(settings: Settings) -> threading.Thread:
-    """Asks Time Machine from a thread of its own: the start does not wait for the answer."""
+    """Excludes the folders from Time Machine in a thread: the start does not wait for its
+    answer."""
     thread = threading.Thread(
         target=exclude_from_backups, args=(settings, run_command), name="backups", daemon=True
     )
@@ -107,8 +109,8 @@ def exclude_beside(settings: Settings) -> threading.Thread:
 
 
 def check_bind(settings: Settings) -> None:
-    """Raises `StartError` for an address that others can reach over plain HTTP, unless the
-    settings allow it."""
+    """Raises `StartError` for an address that others can reach over plain HTTP, unless the settings
+    allow it."""
     if is_loopback(settings.host) or settings.allow_plain_http:
         return
     raise StartError(
@@ -118,8 +120,8 @@ def check_bind(settings: Settings) -> None:
 
 
 def announce(settings: Settings, listeners: Sequence[socket.socket], token: str | None) -> None:
-    """Prints what a router needs, at the first start only. Without the token it says how to have
-    that shown: what is printed to no terminal stays in a file, or in somebody's log."""
+    """Prints how to add this agent to a router, at the first start only. Without the token it names
+    the command that prints it: output that goes to no terminal ends up in a file or a log."""
     host = settings.host
     is_open = is_unspecified(host)
     url = url_of(own_name() if is_open else host, listeners)
@@ -135,16 +137,17 @@ def announce(settings: Settings, listeners: Sequence[socket.socket], token: str 
 
 
 def token_command(settings: Settings) -> str:
-    """The command that shows this agent's token."""
+    """The command that prints this agent's token."""
     is_usual = settings.home == default_home()
     return "node-agent token" + ("" if is_usual else f" --home {shlex.quote(str(settings.home))}")
 
 
 def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
-    """Calls `stop` when the file that is read from ends, from a thread of its own."""
+    """Calls `stop` at the end of the file, from a thread of its own."""
 
     def read() -> None:
-        # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's exit.
+        # Not through sys.stdin: its lock, which this thread would hold, aborts the interpreter's
+        # exit.
         while os.read(descriptor, 4096):
             pass
         stop()
@@ -172,7 +175,7 @@ def server_config(app: NodeApp) -> uvicorn.Config:
 
 
 class AgentServer(QuietServer):
-    """Has a line that says when it listens, and a shutdown that loses no accounts."""
+    """Prints a line once it listens; its shutdown loses no usage records."""
 
     def __init__(self, app: NodeApp, url: str, stop: Stop) -> None:
         super().__init__(server_config(app), stop)
@@ -181,8 +184,8 @@ class AgentServer(QuietServer):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal begins the shutdown, the next one ends its grace. uvicorn's own way
-        would leave at the second one without the end of the engines."""
+        """The first signal starts the shutdown, the second ends its grace period. uvicorn's own
+        handler would exit at the second one and leave the engines running."""
         if self._stop.is_set() and self._loop is not None:
             self._loop.call_soon_threadsafe(self._agent.requests.hurry)
         self._stop.set()
@@ -204,8 +207,8 @@ class AgentServer(QuietServer):
         await super().shutdown(sockets)
 
     async def _flush(self) -> None:
-        """Waits for the last bytes, and cuts off the clients that do not read them: uvicorn would
-        cancel their requests, with a traceback for each."""
+        """Waits until the last bytes are sent, and aborts the connections of clients that do not
+        read them: uvicorn would cancel their requests, with a traceback for each."""
         connections = self.server_state.connections
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):

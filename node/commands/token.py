@@ -1,4 +1,4 @@
-"""`node-agent token`: what a router needs to add this agent."""
+"""`node-agent token`: prints the token that a router needs to add this agent."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from serving.terminal.output import put
 
 
 def show(home: Path | None) -> None:
-    """Prints the token alone, for `--token "$(node-agent token)"`. Raises `CommandFailed` where
-    there is none yet, and `StartError`."""
+    """Prints the token alone, for `--token "$(node-agent token)"`. Raises `CommandFailed` if there
+    is none yet, and `StartError`."""
     settings = read_settings({"home": home})
     if not settings.token_file.exists():
         raise CommandFailed(

@@ -1,4 +1,4 @@
-"""A node agent with the scripted engine and a folder of its own, to try out what processes do."""
+"""A node agent with the scripted engine and a folder of its own, for tests of this machine."""
 
 import contextlib
 import re
@@ -34,7 +34,7 @@ class TrialAgent:
         return {"authorization": f"Bearer {self.token}"}
 
     def load(self) -> None:
-        """Has an engine started. Raises `httpx.HTTPError`."""
+        """Starts an engine. Raises `httpx.HTTPError`."""
         body = {
             "model": "scripted",
             "max_tokens": 1,
@@ -46,14 +46,14 @@ class TrialAgent:
         answer.raise_for_status()
 
     def engines(self) -> list[psutil.Process]:
-        """The engine processes, a spare one too."""
+        """The engine processes, a spare one included."""
         return list(psutil.Process(self.process.pid).children(recursive=True))
 
 
 @contextmanager
 def trial_agent(script: str = "{}", open_files: int | None = None) -> Iterator[TrialAgent]:
-    """`open_files` is the limit that its shell has, as a Mac's may be. Raises `OSError` where it
-    does not start."""
+    """Runs an agent. `open_files` is the soft limit of open files in its shell, which may be low on
+    a Mac. Raises `OSError` if it does not start."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         file = home / "script.json"
@@ -95,13 +95,13 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def seconds_until_gone(processes: list[psutil.Process], most_s: float) -> float | None:
-    """None where one is still there after `most_s`."""
+    """Seconds until all processes have ended; None if one still runs after `most_s`."""
     began_s = time.monotonic()
     gone, alive = psutil.wait_procs(processes, timeout=most_s)
     return None if alive or len(gone) != len(processes) else time.monotonic() - began_s
 
 
 def stop_engines(processes: list[psutil.Process]) -> None:
-    """As a debugger or a hanging driver would: they run no more, and do not end."""
+    """Stops the processes, as a debugger or a hanging driver would: they neither run nor end."""
     for each in processes:
         each.send_signal(signal.SIGSTOP)

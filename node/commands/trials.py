@@ -1,4 +1,4 @@
-"""What processes and sockets do on this machine: ends of processes, many streams, cancels."""
+"""Tests of processes and sockets on this machine: ends of processes, many streams, cancellation."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ _STREAMS = 300
 _SHELL_FILES = 256
 _GONE_S = 2.0
 _STOPPED_GONE_S = 15.0
-"""An engine that does not answer is killed, after the time that a busy one may take."""
+"""An engine that does not answer is killed after the time that a busy one may need."""
 _LONG_PROMPT_BYTES = 500_000
 _CANCELS = 20
 _CANCEL_S = 0.25
@@ -151,7 +151,7 @@ def _long_prompt(agent: TrialAgent) -> Line:
 
 
 async def _cancels(agent: TrialAgent) -> Line:
-    """How long after its caller has left a request is still at work."""
+    """Measures the time from a client's disconnect to the end of its request."""
     waits_s = []
     async with httpx.AsyncClient(
         base_url=agent.url, headers=agent.headers, timeout=30.0, trust_env=False

@@ -11,14 +11,14 @@ from rich.text import Text
 
 from node.agent.warm_prompts import (
     Body,
-    Told,
     WarmProgress,
+    WarmReport,
     WarmResult,
     check_body,
-    decode_told,
+    decode_report,
     read_bodies,
 )
-from node.commands.agent_client import CommandFailed, Place, posting, tell
+from node.commands.agent_client import CommandFailed, ServerAddress, posting, print_progress
 from node.errors import StartError
 from node.protocol.messages import PATH_WARM
 from serving.terminal.bars import shown_bars
@@ -27,10 +27,10 @@ from serving.terminal.screen import Screen
 
 
 class Warmed(msgspec.Struct, frozen=True):
-    """A prompt of the file, and what became of it."""
+    """A prompt of the file, and the result of warming it."""
 
     number: int
-    """In the file, from 1."""
+    """Number in the file, from 1."""
     model: str
     tokens: int
     cached_tokens: int
@@ -38,9 +38,9 @@ class Warmed(msgspec.Struct, frozen=True):
     error: str | None
 
 
-def warm_prompts(file: Path, model: str | None, place: Place, *, as_json: bool) -> bool:
-    """Has the agent prefill and pin the prompts of the file, and prints what became of them;
-    whether all of them are warm. Raises `StartError` and `CommandFailed`."""
+def warm_prompts(file: Path, model: str | None, server: ServerAddress, *, as_json: bool) -> bool:
+    """Prefills and pins the prompts of the file at the agent, and prints the results; True if all
+    of them are warm. Raises `StartError` and `CommandFailed`."""
     bodies = read_bodies(file)
     if not bodies:
         raise StartError(f"{file} holds no requests.")
@@ -49,7 +49,7 @@ def warm_prompts(file: Path, model: str | None, place: Place, *, as_json: bool) 
         check_body(file, number, body, name)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with shown_bars(*columns) as bars:
-        warmed = _show(bars, len(bodies), _warm(place, bodies, models))
+        warmed = _show(bars, len(bodies), _warm(server, bodies, models))
     if as_json:
         put_json(msgspec.json.encode(warmed).decode())
     else:
@@ -57,11 +57,11 @@ def warm_prompts(file: Path, model: str | None, place: Place, *, as_json: bool) 
     return all(each.error is None for each in warmed)
 
 
-def _show(bars: Progress, count: int, told: Iterator[WarmProgress | Warmed]) -> list[Warmed]:
-    """The results, as a bar that moves within a prompt too, or as lines."""
+def _show(bars: Progress, count: int, reports: Iterator[WarmProgress | Warmed]) -> list[Warmed]:
+    """The results, shown as a bar that also moves within a prompt, or as lines."""
     warmed: list[Warmed] = []
     bar = bars.add_task(f"prompt 1 of {count}", total=count)
-    for each in told:
+    for each in reports:
         if isinstance(each, WarmProgress):
             share = each.done_tokens / max(each.total_tokens, 1)
             bars.update(bar, completed=len(warmed) + share)
@@ -70,7 +70,7 @@ def _show(bars: Progress, count: int, told: Iterator[WarmProgress | Warmed]) -> 
         number = min(len(warmed) + 1, count)
         bars.update(bar, completed=len(warmed), description=f"prompt {number} of {count}")
         what = each.error or f"{each.tokens:,} tokens in {each.seconds:.2f} s"
-        tell(bars, f"Prompt {each.number} of {count}: {what.rstrip('.')}.")
+        print_progress(bars, f"Prompt {each.number} of {count}: {what.rstrip('.')}.")
     return warmed
 
 
@@ -82,31 +82,31 @@ def _model(body: Body, number: int) -> str:
 
 
 def _warm(
-    place: Place, bodies: Sequence[Body], models: Sequence[str]
+    server: ServerAddress, bodies: Sequence[Body], models: Sequence[str]
 ) -> Iterator[WarmProgress | Warmed]:
-    """One command for each run of the same model."""
+    """Sends one command for each run of prompts of the same model."""
     first = 0
     for model, run in itertools.groupby(models):
         count = len(list(run))
         requests = bodies[first : first + count]
         command = {"model": model, "requests": requests}
         done = 0
-        with posting(place, PATH_WARM, command) as response:
+        with posting(server, PATH_WARM, command) as response:
             for line in response.iter_lines():
-                told = _decode(line)
-                if isinstance(told, WarmProgress):
-                    yield told
+                report = _decode(line)
+                if isinstance(report, WarmProgress):
+                    yield report
                 else:
                     done += 1
-                    yield _warmed(first, model, told)
+                    yield _warmed(first, model, report)
         if done < count:
             raise CommandFailed(f"The agent warmed {done} of {count} prompts of {model} only.")
         first += count
 
 
-def _decode(line: str) -> Told:
+def _decode(line: str) -> WarmReport:
     try:
-        return decode_told(line)
+        return decode_report(line)
     except msgspec.MsgspecError as exc:
         raise CommandFailed(f"The agent's answer is not understood: {exc}.") from None
 
@@ -131,6 +131,6 @@ def _print_table(warmed: Sequence[Warmed]) -> None:
     table.add_column("")
     for each in warmed:
         counts = (f"{each.tokens:,}", f"{each.cached_tokens:,}", f"{each.seconds:.2f}")
-        # As text: a name or a sentence may hold what rich takes for markup.
+        # Plain text, since a name or a sentence may contain rich's markup.
         table.add_row(str(each.number), Text(each.model), *counts, Text(each.error or ""))
     Screen(soft_wrap=True).print(table)

@@ -42,7 +42,7 @@ from node.errors import (
 )
 from node.hardware import free_disk_bytes
 from node.ipc.messages import Pressure
-from node.models.store import Broken, Contents, ModelEntry, ModelStore
+from node.models.store import BrokenFolder, Contents, ModelEntry, ModelStore
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
@@ -108,7 +108,7 @@ class Supervisor:
         """One look at the disk at a time, so that an older one never replaces a newer one."""
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
-        self.broken: tuple[Broken, ...] = ()
+        self.broken: tuple[BrokenFolder, ...] = ()
         """On disk."""
         self._slots: dict[str, Slot] = {}
         self._closing = False
@@ -160,7 +160,7 @@ class Supervisor:
         """A lease for one request."""
         lease = Lease(self, self._slot(entry), entry.name)
         try:
-            with self.awake.held():
+            with self.awake.work():
                 yield lease
         finally:
             lease.close()

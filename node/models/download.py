@@ -14,7 +14,7 @@ from node.models.saved_hashes import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class WantedFile:
+class ExpectedFile:
     """A file to download, with the size and hash that it must have."""
 
     path: str
@@ -31,17 +31,17 @@ class WantedFile:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
 
-    def is_it(self, digest: "hashlib._Hash", size_bytes: int) -> bool:
-        told = self.sha256 or self.git_sha1
-        return size_bytes == self.size_bytes and told in ("", digest.hexdigest())
+    def matches(self, digest: "hashlib._Hash", size_bytes: int) -> bool:
+        expected = self.sha256 or self.git_sha1
+        return size_bytes == self.size_bytes and expected in ("", digest.hexdigest())
 
 
-class ArrivingFile:
+class PartialFile:
     """A file that is being written, with the methods of a binary stream that downloaders use.
     Hashing takes longer than the rest, so it runs in parallel to the next piece."""
 
     def __init__(
-        self, file: WantedFile, out: BinaryIO, on_bytes: Callable[[int], None], hasher: Executor
+        self, file: ExpectedFile, out: BinaryIO, on_bytes: Callable[[int], None], hasher: Executor
     ) -> None:
         """`on_bytes` gets the length of each piece, and may stop the download with an exception.
         `hasher` has one thread, for this file."""
@@ -57,9 +57,9 @@ class ArrivingFile:
     @property
     def is_whole(self) -> bool:
         self._wait_for_hash()
-        return self._file.is_it(self._digest, self._size_bytes)
+        return self._file.matches(self._digest, self._size_bytes)
 
-    def take_up(self) -> None:
+    def resume(self) -> None:
         """Counts and hashes the bytes that are there; a file that is too long is emptied first."""
         self._out.seek(0, 2)
         if self._out.tell() > self._file.size_bytes:
@@ -87,7 +87,7 @@ class ArrivingFile:
     def truncate(self) -> int:
         return self._out.truncate(self._size_bytes)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         self.seek(0)
         self.truncate()
 
@@ -102,13 +102,13 @@ class ArrivingFile:
             self._hashing.result()
 
 
-class Source(Protocol):
+class FileSource(Protocol):
     """The origin of a model's files: the hub or a peer."""
 
-    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+    def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
         """Writes the file from `out.tell()` on. Raises `DownloadError`."""
 
-    def wrong(self, file: WantedFile) -> DownloadError:
+    def wrong(self, file: ExpectedFile) -> DownloadError:
         """The error for a file whose hash is not the one that the source names."""
 
 
@@ -116,10 +116,10 @@ class _Stopped(Exception):
     """Another file has failed."""
 
 
-class Arrivals:
+class Downloads:
     """Downloads the files of one model into its folder."""
 
-    def __init__(self, folder: Path, source: Source, on_bytes: Callable[[int], None]) -> None:
+    def __init__(self, folder: Path, source: FileSource, on_bytes: Callable[[int], None]) -> None:
         """`on_bytes` gets the length of each piece, also of those that were there, and the negative
         length of those that are discarded. It is called from any thread."""
         self._folder = folder
@@ -128,12 +128,12 @@ class Arrivals:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
 
-    def run(self, files: Sequence[WantedFile], at_once: int) -> None:
+    def run(self, files: Sequence[ExpectedFile], at_once: int) -> None:
         """Downloads all files, so many at a time. Raises the first `DownloadError` or `OSError`."""
         threads = ThreadPoolExecutor(at_once)
         is_cut = True
         try:
-            begun = [threads.submit(self._bring_or_stop, file) for file in files]
+            begun = [threads.submit(self._download_or_stop, file) for file in files]
             wait(begun, return_when=FIRST_EXCEPTION)
             is_cut = False
         finally:
@@ -145,33 +145,33 @@ class Arrivals:
             if error is not None and not isinstance(error, _Stopped):
                 raise error
 
-    def _bring_or_stop(self, file: WantedFile) -> None:
+    def _download_or_stop(self, file: ExpectedFile) -> None:
         """A file that fails stops the others at once."""
         if self._stopped.is_set():
             raise _Stopped
         try:
-            self._bring(file)
+            self._download(file)
         except BaseException:
             self._stopped.set()
             raise
 
-    def _bring(self, file: WantedFile) -> None:
+    def _download(self, file: ExpectedFile) -> None:
         target = self._folder / file.path
         if target.resolve() != self._folder.resolve() / file.path:
             raise DownloadError(f"{target} leads out of the model's folder; remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("ab+") as out, ThreadPoolExecutor(1) as hasher:
-            arriving = ArrivingFile(file, out, self._count, hasher)
-            arriving.take_up()
-            had_bytes = arriving.tell()
+            partial = PartialFile(file, out, self._count, hasher)
+            partial.resume()
+            had_bytes = partial.tell()
             if had_bytes < file.size_bytes:
-                self._source.fetch(file, arriving)
-            if not arriving.is_whole and had_bytes:
+                self._source.fetch(file, partial)
+            if not partial.is_whole and had_bytes:
                 # The bytes that were there did not belong to this file.
-                arriving.begin_anew()
-                self._source.fetch(file, arriving)
-            if not arriving.is_whole:
-                arriving.begin_anew()
+                partial.restart()
+                self._source.fetch(file, partial)
+            if not partial.is_whole:
+                partial.restart()
                 raise self._source.wrong(file)
 
     def _count(self, piece_bytes: int) -> None:

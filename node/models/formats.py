@@ -31,11 +31,13 @@ class ModelFormats:
     def of(self, name: str, folder: Path | None) -> Formats:
         """The formats of the model of that name; without a folder, those in the settings. Files are
         read the first time and when they have changed, so call it in a thread."""
-        told = NO_FORMATS if folder is None else _told_by(folder, _stamp(folder))
-        return override(told, _given(self._reasoning, name), _given(self._tool_calls, name))
+        detected = NO_FORMATS if folder is None else _formats_of(folder, _stamp(folder))
+        return override(
+            detected, _setting_for(self._reasoning, name), _setting_for(self._tool_calls, name)
+        )
 
 
-def _given(names: Mapping[str, str], model: str) -> str:
+def _setting_for(names: Mapping[str, str], model: str) -> str:
     return names.get(model) or names.get("", "")
 
 
@@ -51,7 +53,7 @@ def _stamp(folder: Path) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def _told_by(folder: Path, stamp: tuple[int, ...]) -> Formats:
+def _formats_of(folder: Path, stamp: tuple[int, ...]) -> Formats:
     config = _read(folder / "tokenizer_config.json")
     return select_formats(_template(folder, config), _added_tokens(folder, config))
 

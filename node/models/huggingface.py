@@ -17,7 +17,7 @@ from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from node.errors import DownloadError, NodeError, PullRefused
-from node.models.download import ArrivingFile, Source, WantedFile
+from node.models.download import ExpectedFile, FileSource, PartialFile
 from node.models.pull import HubPlan
 from node.protocol.lifecycle import PullCommand
 from serving.unreached import Cause, cause_of
@@ -46,9 +46,9 @@ class Hub:
 
     def plan(self, command: PullCommand) -> HubPlan:
         """The files to pull. Raises `DownloadError`."""
-        return _ask(lambda: self._plan(command), command)
+        return _call(lambda: self._plan(command), command)
 
-    def source(self, command: PullCommand, commit: str) -> Source:
+    def source(self, command: PullCommand, commit: str) -> FileSource:
         """The files of that commit."""
         return _HubFiles(command, commit)
 
@@ -56,7 +56,7 @@ class Hub:
         info = HfApi(token=command.token).model_info(
             command.repo_id, revision=command.revision, files_metadata=True
         )
-        return HubPlan(info.sha or "", tuple(map(_wanted, info.siblings or ())))
+        return HubPlan(info.sha or "", tuple(map(_expected_file, info.siblings or ())))
 
 
 class _HubFiles:
@@ -67,17 +67,17 @@ class _HubFiles:
         # A compressed response cannot be continued at a byte of the file.
         self._headers = {**headers, "accept-encoding": "identity"}
 
-    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
-        """The same as `Source.fetch`."""
-        _ask(lambda: self._fetch(file, out), self._command)
+    def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
+        """The same as `FileSource.fetch`."""
+        _call(lambda: self._fetch(file, out), self._command)
 
-    def wrong(self, file: WantedFile) -> DownloadError:
+    def wrong(self, file: ExpectedFile) -> DownloadError:
         return DownloadError(
             f"{file.path} of {self._command.repo_id} came with another hash than the hub says; "
             "pull again."
         )
 
-    def _fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+    def _fetch(self, file: ExpectedFile, out: PartialFile) -> None:
         # `snapshot_download` would start each unfinished file from the beginning.
         http_get(
             hf_hub_url(self._command.repo_id, file.path, revision=self._commit),
@@ -88,9 +88,9 @@ class _HubFiles:
         )
 
 
-def _wanted(sibling: RepoSibling) -> WantedFile:
+def _expected_file(sibling: RepoSibling) -> ExpectedFile:
     lfs = sibling.lfs
-    return WantedFile(
+    return ExpectedFile(
         sibling.rfilename,
         sibling.size or 0,
         sha256=lfs.sha256 if lfs else "",
@@ -98,7 +98,7 @@ def _wanted(sibling: RepoSibling) -> WantedFile:
     )
 
 
-def _ask(call: Callable[[], T], command: PullCommand) -> T:
+def _call(call: Callable[[], T], command: PullCommand) -> T:
     try:
         return call()
     except NodeError:

@@ -9,23 +9,23 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from node.models.model_files import NAME_FILE
-from node.models.saved_hashes import KeptOfFolder, sha256_of, write_kept
+from node.models.saved_hashes import FolderRecord, sha256_of, write_record
 from node.models.store import ModelEntry
 from node.protocol.lifecycle import ManifestFile
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Weights, configuration and tokenizer; never code."""
-KEPT_FOLDER = ".manifests"
+MANIFESTS_FOLDER = ".manifests"
 
 
-class _KeptFile(msgspec.Struct, frozen=True):
+class _FileRecord(msgspec.Struct, frozen=True):
     size_bytes: int
     mtime_ns: int
     sha256: str
 
 
-class _Kept(KeptOfFolder, frozen=True):
-    files: dict[str, _KeptFile]
+class _ManifestRecord(FolderRecord, frozen=True):
+    files: dict[str, _FileRecord]
 
 
 class Manifests:
@@ -33,18 +33,18 @@ class Manifests:
     served from elsewhere is only read."""
 
     def __init__(self, store_folder: Path) -> None:
-        self._folder = store_folder / KEPT_FOLDER
+        self._folder = store_folder / MANIFESTS_FOLDER
 
     def of(self, entry: ModelEntry, is_stopped: Callable[[], bool]) -> tuple[ManifestFile, ...]:
         """The model's files. The first call for a model reads all of it. Raises `OSError`, or
         `HashingStopped`."""
         known = self._read(entry)
-        files: dict[str, _KeptFile] = {}
+        files: dict[str, _FileRecord] = {}
         for path, file in sorted(model_files(entry.folder).items()):
             stat = file.stat()
             kept = known.get(path)
             if kept is None or (kept.size_bytes, kept.mtime_ns) != (stat.st_size, stat.st_mtime_ns):
-                kept = _KeptFile(stat.st_size, stat.st_mtime_ns, sha256_of(file, is_stopped))
+                kept = _FileRecord(stat.st_size, stat.st_mtime_ns, sha256_of(file, is_stopped))
             files[path] = kept
         if files != known:
             self._write(entry, files)
@@ -52,24 +52,24 @@ class Manifests:
             ManifestFile(path, kept.size_bytes, kept.sha256) for path, kept in files.items()
         )
 
-    def keep(self, entry: ModelEntry, files: tuple[ManifestFile, ...]) -> None:
+    def save(self, entry: ModelEntry, files: tuple[ManifestFile, ...]) -> None:
         """Saves hashes against which a copy has just been checked, so that it need not be hashed
         again."""
         kept = {}
         for each in files:
             stat = (entry.folder / each.path).stat()
-            kept[each.path] = _KeptFile(stat.st_size, stat.st_mtime_ns, each.sha256)
+            kept[each.path] = _FileRecord(stat.st_size, stat.st_mtime_ns, each.sha256)
         self._write(entry, kept)
 
-    def _read(self, entry: ModelEntry) -> dict[str, _KeptFile]:
+    def _read(self, entry: ModelEntry) -> dict[str, _FileRecord]:
         try:
-            kept = msgspec.json.decode(self._file(entry.name).read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(self._file(entry.name).read_bytes(), type=_ManifestRecord)
         except (OSError, msgspec.MsgspecError):
             return {}
         return kept.files if kept.folder == str(entry.folder) else {}
 
-    def _write(self, entry: ModelEntry, files: dict[str, _KeptFile]) -> None:
-        write_kept(self._file(entry.name), _Kept(str(entry.folder), files))
+    def _write(self, entry: ModelEntry, files: dict[str, _FileRecord]) -> None:
+        write_record(self._file(entry.name), _ManifestRecord(str(entry.folder), files))
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name.replace('/', '--')}.json"

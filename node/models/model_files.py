@@ -34,7 +34,7 @@ class NameFile(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-def is_meant(path: Path) -> bool:
+def looks_like_model(path: Path) -> bool:
     """True if an unreadable folder looks like a model: it has a file of one, may not be opened, or
     is a link to nothing."""
     try:

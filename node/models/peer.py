@@ -9,10 +9,10 @@ from socket import getaddrinfo
 from urllib.parse import urlencode, urlsplit
 
 from node.errors import DownloadError
-from node.models.download import ArrivingFile, WantedFile
+from node.models.download import ExpectedFile, PartialFile
 from node.models.manifest import is_model_file
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0
@@ -45,18 +45,18 @@ class PeerSource:
         self._peer = peer
         self._model = model
 
-    def wanted(self) -> list[WantedFile]:
+    def files(self) -> list[ExpectedFile]:
         """The files of the manifest. Raises `DownloadError` if it is wrong."""
         check_paths(self._peer.share.files)
         return [
-            WantedFile(file.path, file.size_bytes, file.sha256) for file in self._peer.share.files
+            ExpectedFile(file.path, file.size_bytes, file.sha256) for file in self._peer.share.files
         ]
 
-    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+    def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
         """The same as `Source.fetch`. Raises `PeerFailed`."""
         # One buffer is hashed while the other is filled.
         filled, hashed = (memoryview(bytearray(PIECE_BYTES)) for _ in range(2))
-        with self._asked(file, out.tell()) as response:
+        with self._response(file, out.tell()) as response:
             self._check(response, file, out.tell())
             while count := self._read(response, filled[: file.size_bytes - out.tell()]):
                 out.write(filled[:count])
@@ -64,7 +64,7 @@ class PeerSource:
         if out.tell() != file.size_bytes:
             raise self._stopped("it closed the connection")
 
-    def wrong(self, file: WantedFile) -> PeerFailed:
+    def wrong(self, file: ExpectedFile) -> PeerFailed:
         return PeerFailed(
             f"{file.path} came from {self._peer.url} with another hash than it has there; pull "
             "again, or from another node with --from."
@@ -77,7 +77,7 @@ class PeerSource:
             raise self._stopped(error) from error
 
     @contextmanager
-    def _asked(self, file: WantedFile, at: int) -> Iterator[HTTPResponse]:
+    def _response(self, file: ExpectedFile, at: int) -> Iterator[HTTPResponse]:
         """The peer's response for the file from that byte on. Each file has its own connection: the
         peer would close one that idles while a file is hashed."""
         parts = urlsplit(self._peer.url)
@@ -95,7 +95,7 @@ class PeerSource:
         finally:
             connection.close()
 
-    def _check(self, response: HTTPResponse, file: WantedFile, at: int) -> None:
+    def _check(self, response: HTTPResponse, file: ExpectedFile, at: int) -> None:
         """Raises `PeerFailed` unless the response is the rest of the file."""
         rest = f"bytes {at}-{file.size_bytes - 1}/{file.size_bytes}"
         told = response.headers.get("content-range", "")
@@ -116,7 +116,7 @@ class PeerSource:
         )
 
     def _stopped(self, how: Exception | str) -> PeerFailed:
-        words = how if isinstance(how, str) else said(how)
+        words = how if isinstance(how, str) else error_text(how)
         return PeerFailed(
             f"The node at {self._peer.url} stopped delivering {self._model} ({words}); what has "
             f"come is kept, and a router goes on with it.{self._local_network(how)}"

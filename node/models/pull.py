@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from node.errors import BadRequest, PullRefused
-from node.models.download import Arrivals, Source, WantedFile
+from node.models.download import Downloads, ExpectedFile, FileSource
 from node.models.manifest import Manifests, is_model_file
 from node.models.model_files import PARTIAL_MARKER, NotAModel, read_source, write_name
 from node.models.peer import PeerFailed, PeerSource
@@ -39,7 +39,7 @@ class HubPlan:
     """The files of one commit."""
 
     commit: str
-    files: tuple[WantedFile, ...]
+    files: tuple[ExpectedFile, ...]
 
 
 class HubSource(Protocol):
@@ -48,7 +48,7 @@ class HubSource(Protocol):
     def plan(self, command: PullCommand) -> HubPlan:
         """The files to pull. Raises `DownloadError`."""
 
-    def source(self, command: PullCommand, commit: str) -> Source:
+    def source(self, command: PullCommand, commit: str) -> FileSource:
         """The files of that commit."""
 
 
@@ -141,13 +141,13 @@ def _from_peer(
 ) -> ModelEntry:
     folder, source = store.folder_for(command.model), peer.share.source
     peer_source = PeerSource(peer, command.model)
-    wanted = peer_source.wanted()
+    wanted = peer_source.files()
     _check_source(_begun_source(folder), source.partition("@")[0], command.model)
     with claimed(folder, _total_bytes(wanted)):
         _mark(folder, f"{FROM_PEER}{source}")
-        Arrivals(folder, peer_source, _counter(wanted, progress)).run(wanted, at_once=1)
+        Downloads(folder, peer_source, _counter(wanted, progress)).run(wanted, at_once=1)
         entry = _finish(folder, command.model, source)
-    Manifests(store.folder).keep(entry, peer.share.files)
+    Manifests(store.folder).save(entry, peer.share.files)
     return entry
 
 
@@ -170,15 +170,15 @@ def _from_hub(
     with claimed(folder, _total_bytes(wanted)):
         _mark(folder, source)
         files = hub.source(command, plan.commit)
-        Arrivals(folder, files, _counter(wanted, progress)).run(wanted, at_once=HUB_FILES)
+        Downloads(folder, files, _counter(wanted, progress)).run(wanted, at_once=HUB_FILES)
         return _finish(folder, command.model, source)
 
 
-def _total_bytes(wanted: Sequence[WantedFile]) -> int:
+def _total_bytes(wanted: Sequence[ExpectedFile]) -> int:
     return sum(file.size_bytes for file in wanted)
 
 
-def _counter(wanted: Sequence[WantedFile], progress: Progress) -> Callable[[int], None]:
+def _counter(wanted: Sequence[ExpectedFile], progress: Progress) -> Callable[[int], None]:
     """Adds up the lengths of pieces and passes the sum on to `progress`."""
     total_bytes = _total_bytes(wanted)
     here_bytes = 0

@@ -27,10 +27,10 @@ def claimed(folder: Path, wanted_bytes: int) -> Iterator[None]:
     """Until the end of the block no other process pulls into the folder, and there is room for its
     files: so many bytes, including those that are there. Raises `DownloadError`; then nothing is
     created."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with _one_at_a_time(folder.parent):
             _check_room(folder, wanted_bytes)
-            held.enter_context(_alone(folder))
+            stack.enter_context(_alone(folder))
             (folder / SIZE_FILE).write_text(str(wanted_bytes))
         yield
 

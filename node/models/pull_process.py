@@ -23,7 +23,7 @@ from serving.terminal.output import log_lines
 
 Write = Callable[[bytes], object]
 
-TELL_S = 0.2
+REPORT_S = 0.2
 """Least seconds between two lines of progress."""
 
 
@@ -34,7 +34,7 @@ class PullOrder(msgspec.Struct, frozen=True):
     command: PullCommand
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class PullReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line that the worker writes."""
 
     done_bytes: int = 0
@@ -56,11 +56,11 @@ def main() -> None:
     order = msgspec.json.decode(line, type=PullOrder)
     threading.Thread(target=_end_with_agent, daemon=True).start()
     try:
-        pull(order.command, ModelStore(Path(order.store_folder)), _teller(lines.write))
+        pull(order.command, ModelStore(Path(order.store_folder)), _reporter(lines.write))
     except NodeError as error:
-        _tell(lines.write, Told(failure=error.message, is_final=error.is_final))
+        _write_report(lines.write, PullReport(failure=error.message, is_final=error.is_final))
     except OSError as error:
-        _tell(lines.write, Told(failure=f"The pull cannot go on: {error}."))
+        _write_report(lines.write, PullReport(failure=f"The pull cannot go on: {error}."))
 
 
 def _end_with_agent() -> None:
@@ -70,21 +70,21 @@ def _end_with_agent() -> None:
     os._exit(1)
 
 
-def _teller(write: Write) -> Progress:
-    told_at_s = 0.0
+def _reporter(write: Write) -> Progress:
+    reported_at_s = 0.0
 
     def progress(done_bytes: int, total_bytes: int) -> None:
-        nonlocal told_at_s
+        nonlocal reported_at_s
         now_s = time.monotonic()
-        if now_s - told_at_s >= TELL_S or done_bytes == total_bytes:
-            told_at_s = now_s
-            _tell(write, Told(done_bytes, total_bytes))
+        if now_s - reported_at_s >= REPORT_S or done_bytes == total_bytes:
+            reported_at_s = now_s
+            _write_report(write, PullReport(done_bytes, total_bytes))
 
     return progress
 
 
-def _tell(write: Write, told: Told) -> None:
-    write(msgspec.json.encode(told) + b"\n")
+def _write_report(write: Write, report: PullReport) -> None:
+    write(msgspec.json.encode(report) + b"\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from node.errors import ShuttingDown, UnknownModel
 from node.hardware import python_command
 from node.models.model_files import PARTIAL_MARKER
 from node.models.pull import Unfinished, check_command, unfinished
-from node.models.pull_process import PullOrder, Told
+from node.models.pull_process import PullOrder, PullReport
 from node.models.store import ModelStore, delete_folder
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
@@ -62,11 +62,11 @@ class _Pull:
         return self.is_from_peer and self.reason is not None
 
     @property
-    def goes_on(self) -> bool:
+    def will_retry(self) -> bool:
         """True if it is interrupted and the agent or a router will retry it."""
         return self.wants_peer or (self.command is not None and self.task is None)
 
-    def fail(self, failure: Told, command: PullCommand, now_s: float) -> None:
+    def fail(self, failure: PullReport, command: PullCommand, now_s: float) -> None:
         self.reason = failure.failure
         if not self.is_from_peer and not failure.is_final:
             self.command = command
@@ -107,7 +107,7 @@ class Pulls:
             logger.warning("Unfinished pulls cannot be seen: %s", error)
             return
         for each in found:
-            self._take_up(each)
+            self._resume(each)
 
     def begin(self, command: PullCommand) -> None:
         """Starts a pull, unless it is running. Raises `BadRequest`, `ShuttingDown`, or
@@ -128,10 +128,12 @@ class Pulls:
         pull.task = asyncio.create_task(self._run(pull, command))
         self._on_change()
 
-    def go_on(self) -> None:
+    def retry_due(self) -> None:
         """Retries interrupted pulls from the hub that are due."""
         now_s = self._clock()
-        due = [each for each in self._pulls.values() if each.goes_on and each.retry_at_s <= now_s]
+        due = [
+            each for each in self._pulls.values() if each.will_retry and each.retry_at_s <= now_s
+        ]
         for command in [each.command for each in due if each.command is not None]:
             if not self._closing:
                 self.begin(command)
@@ -141,7 +143,7 @@ class Pulls:
         pull = self._pulls.get(name)
         if pull is None:
             raise UnknownModel(f"There is no pull of {name!r} on this node.")
-        self.give_up(name)
+        self.stop_retries(name)
         await _end(pull)
         folder = self._store.folder_for(name)
         if (folder / PARTIAL_MARKER).exists():
@@ -154,7 +156,7 @@ class Pulls:
         pull = self._pulls.get(name)
         return pull is not None and pull.task is not None
 
-    def give_up(self, name: str) -> None:
+    def stop_retries(self, name: str) -> None:
         """Prevents retries of the pull, since its files are deleted."""
         if (pull := self._pulls.get(name)) is not None:
             pull.is_from_peer = False
@@ -172,7 +174,7 @@ class Pulls:
         self._closing = True
         await asyncio.gather(*(_end(pull) for pull in self._pulls.values()))
 
-    def _take_up(self, each: Unfinished) -> None:
+    def _resume(self, each: Unfinished) -> None:
         if each.repo_id:
             logger.info("The pull of %s goes on.", each.name)
             self.begin(PullCommand(each.name, each.repo_id, each.commit or None))
@@ -186,10 +188,10 @@ class Pulls:
 
     async def _run(self, pull: _Pull, command: PullCommand) -> None:
         try:
-            with self._awake.held():
+            with self._awake.work():
                 failure = await self._pulled(pull, command)
         except OSError as error:
-            failure = Told(failure=f"The process that pulls cannot be started: {error}.")
+            failure = PullReport(failure=f"The process that pulls cannot be started: {error}.")
         finally:
             pull.task = None
         pull.since_unix_s = time.time()
@@ -205,7 +207,7 @@ class Pulls:
             logger.error("Cannot pull %s: %s", pull.name, pull.reason)
         self._on_change()
 
-    async def _pulled(self, pull: _Pull, command: PullCommand) -> Told | None:
+    async def _pulled(self, pull: _Pull, command: PullCommand) -> PullReport | None:
         """Runs the process to its end. Returns the last line of a pull that failed, else None."""
         process = await asyncio.create_subprocess_exec(
             *python_command(), "-m", "node.models.pull_process", stdin=PIPE, stdout=PIPE
@@ -214,18 +216,18 @@ class Pulls:
             assert process.stdin is not None and process.stdout is not None
             order = PullOrder(str(self._store.folder), command)
             process.stdin.write(msgspec.json.encode(order) + b"\n")
-            told = Told()
+            report = PullReport()
             async for line in process.stdout:
-                told = msgspec.json.decode(line, type=Told)
-                if not told.failure:
-                    pull.done_bytes, pull.total_bytes = told.done_bytes, told.total_bytes
+                report = msgspec.json.decode(line, type=PullReport)
+                if not report.failure:
+                    pull.done_bytes, pull.total_bytes = report.done_bytes, report.total_bytes
                     self._on_change()
             code = await process.wait()
         finally:
             await _kill(process)
-        if told.failure:
-            return told
-        return Told(failure=ENDED_AT_ONCE.format(code)) if code else None
+        if report.failure:
+            return report
+        return PullReport(failure=ENDED_AT_ONCE.format(code)) if code else None
 
 
 async def _end(pull: _Pull) -> None:
@@ -250,7 +252,7 @@ def _status(pull: _Pull, now_s: float) -> ModelStatus:
         weight_bytes=pull.total_bytes,
         since_unix_s=pull.since_unix_s,
         reason=pull.reason,
-        retry_after_s=max(0.0, pull.retry_at_s - now_s) if pull.goes_on else 0.0,
+        retry_after_s=max(0.0, pull.retry_at_s - now_s) if pull.will_retry else 0.0,
         wants_peer=pull.wants_peer,
         progress=min(max(progress, 0.0), 1.0),
         disk_bytes=pull.done_bytes,

@@ -14,7 +14,7 @@ class HashingStopped(Exception):
     """The hashes are no longer needed, or the files change."""
 
 
-class KeptOfFolder(msgspec.Struct, frozen=True):
+class FolderRecord(msgspec.Struct, frozen=True):
     """The common field of all such files; subclasses add others."""
 
     folder: str
@@ -32,21 +32,21 @@ def sha256_of(file: Path, is_stopped: Callable[[], bool]) -> str:
     return digest.hexdigest()
 
 
-def write_kept(file: Path, kept: KeptOfFolder) -> None:
+def write_record(file: Path, record: FolderRecord) -> None:
     """Replaces the file, and deletes files beside it whose folder no longer exists. Raises
     `OSError`."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _forget_the_gone(file.parent)
+    _delete_orphans(file.parent)
     fresh = file.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(kept))
+    fresh.write_bytes(msgspec.json.encode(record))
     fresh.replace(file)
 
 
-def _forget_the_gone(place: Path) -> None:
+def _delete_orphans(place: Path) -> None:
     for file in place.glob("*.json"):
         try:
-            kept = msgspec.json.decode(file.read_bytes(), type=KeptOfFolder)
+            record = msgspec.json.decode(file.read_bytes(), type=FolderRecord)
         except (OSError, msgspec.MsgspecError):
             continue
-        if not Path(kept.folder).is_dir():
+        if not Path(record.folder).is_dir():
             file.unlink(missing_ok=True)

@@ -46,7 +46,7 @@ class Shares:
         async with self._hashing.setdefault(entry.name, asyncio.Lock()):
             files = await asyncio.to_thread(self._files, entry)
         source = await asyncio.to_thread(read_source, entry.folder)
-        self._forget_the_expired()
+        self._drop_expired()
         ticket = secrets.token_urlsafe(TICKET_BYTES)
         paths = frozenset(file.path for file in files)
         self._tickets[ticket] = _Ticket(entry, paths, self._clock() + TICKET_S)
@@ -55,14 +55,14 @@ class Shares:
     def file(self, ticket: str, model: str, path: str) -> Path:
         """The file that the ticket's owner may read. Raises `WrongTicket`, or `UnknownPath` for a
         file that the manifest does not name."""
-        self._forget_the_expired()
-        held = self._tickets.get(ticket)
-        if held is None or held.entry.name != model:
+        self._drop_expired()
+        found = self._tickets.get(ticket)
+        if found is None or found.entry.name != model:
             raise WrongTicket
-        held.expires_s = self._clock() + TICKET_S
-        file = held.entry.folder / path
+        found.expires_s = self._clock() + TICKET_S
+        file = found.entry.folder / path
         # The model may have been removed since.
-        if path not in held.paths or not file.is_file():
+        if path not in found.paths or not file.is_file():
             raise UnknownPath(f"{model} has no such file to copy.")
         return file
 
@@ -79,7 +79,7 @@ class Shares:
         except OSError as error:
             raise NodeError(f"The files of {entry.name} cannot be read: {error}.") from error
 
-    def _forget_the_expired(self) -> None:
+    def _drop_expired(self) -> None:
         now_s = self._clock()
-        for ticket in [key for key, held in self._tickets.items() if held.expires_s <= now_s]:
+        for ticket in [key for key, found in self._tickets.items() if found.expires_s <= now_s]:
             del self._tickets[ticket]

@@ -25,7 +25,7 @@ from node.models.model_files import (
     PARTIAL_MARKER,
     NameFile,
     NotAModel,
-    is_meant,
+    looks_like_model,
     read_json,
     weight_files,
 )
@@ -34,7 +34,7 @@ from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.protocol.names import is_name
 from node.request import TextRequest
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ModelEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenFolder:
     """A folder that looks like a model and cannot be served."""
 
     name: str
@@ -94,7 +94,7 @@ class Contents:
     """The contents of a store, sorted by name."""
 
     models: tuple[ModelEntry, ...]
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenFolder, ...]
 
 
 class FormatSource(Protocol):
@@ -143,7 +143,7 @@ def read_entry(
     # Circular links, deeply nested JSON, names that no file can have: an error in one folder must
     # not hide the other models.
     except (OSError, RuntimeError, ValueError) as exc:
-        raise NotAModel(f"{folder} cannot be read: {said(exc)}.") from exc
+        raise NotAModel(f"{folder} cannot be read: {error_text(exc)}.") from exc
 
 
 def folder_bytes(folder: Path) -> int:
@@ -208,21 +208,21 @@ class ModelStore:
         self._served = served
         self._formats = formats
         self._defaults = defaults or ModelDefaults()
-        self._told: set[Path] = set()
+        self._reported: set[Path] = set()
         """Folders that the log has reported as broken."""
 
     def contents(self) -> Contents:
         """All complete models, and broken ones under other names. A served folder takes precedence
         over one of the same name. Raises `StartError` if the store's own folder cannot be read."""
         found: dict[str, ModelEntry] = {}
-        broken: dict[str, Broken] = {}
+        broken: dict[str, BrokenFolder] = {}
         own = [entry for _, entry in self._own()]
         served = [self._read(each.path, each.name) for each in self._served]
         for entry in (*reversed(own), *served):
             match entry:
                 case ModelEntry():
                     found[entry.name] = entry
-                case Broken():
+                case BrokenFolder():
                     broken[entry.name] = entry
         names = sorted(broken.keys() - found.keys())
         return Contents(
@@ -254,8 +254,8 @@ class ModelStore:
 
     def has(self, name: str) -> bool:
         """True if there is a model of that name, complete, unfinished or broken."""
-        here = self.contents()
-        names = {each.name for each in here.models} | {each.name for each in here.broken}
+        contents = self.contents()
+        names = {each.name for each in contents.models} | {each.name for each in contents.broken}
         return name in names or self.is_begun(name)
 
     def remove(self, name: str) -> int:
@@ -276,9 +276,9 @@ class ModelStore:
             freed_bytes = folder_bytes(unfinished)
             delete_folder(unfinished)
             return freed_bytes
-        here = self.contents()
-        folders = {each.name: each.folder for each in here.models}
-        folders |= {each.name: each.folder for each in here.broken}
+        contents = self.contents()
+        folders = {each.name: each.folder for each in contents.models}
+        folders |= {each.name: each.folder for each in contents.broken}
         if (elsewhere := folders.get(name)) is not None:
             raise BadRequest(
                 f"{name} is served from {elsewhere}, outside the agent's own folder; delete it "
@@ -287,7 +287,7 @@ class ModelStore:
             )
         raise UnknownModel(f"There is no model {name!r} on this node.")
 
-    def _own(self) -> tuple[tuple[Path, ModelEntry | Broken], ...]:
+    def _own(self) -> tuple[tuple[Path, ModelEntry | BrokenFolder], ...]:
         try:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -303,7 +303,7 @@ class ModelStore:
                 found.append((path, entry))
         return tuple(found)
 
-    def _read(self, path: Path, name: str | None = None) -> ModelEntry | Broken | None:
+    def _read(self, path: Path, name: str | None = None) -> ModelEntry | BrokenFolder | None:
         """The entry in the folder; None for a folder that does not look like a model."""
         try:
             entry = read_entry(path, name, self._formats)
@@ -311,15 +311,15 @@ class ModelStore:
         except _Unfinished:
             return None
         except NotAModel as exc:
-            if not is_meant(path):
+            if not looks_like_model(path):
                 return None
-            if path not in self._told:
-                self._told.add(path)
+            if path not in self._reported:
+                self._reported.add(path)
                 logger.warning("%s", exc.message)
             return _broken(path, name, exc.message)
 
 
-def _broken(path: Path, name: str | None, message: str) -> Broken | None:
+def _broken(path: Path, name: str | None, message: str) -> BrokenFolder | None:
     """The broken entry; None if it has no printable name."""
     real = Path(os.path.realpath(path))
     name = name or _shown_name(path, real)
@@ -327,7 +327,7 @@ def _broken(path: Path, name: str | None, message: str) -> Broken | None:
         return None
     for folder in (real, path):
         message = message.replace(f"{folder}{os.sep}", "").replace(str(folder), name)
-    return Broken(name, path, message)
+    return BrokenFolder(name, path, message)
 
 
 def _shown_name(folder: Path, real: Path) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from node.ipc.messages import CacheEvent, CacheEventKind
-from node.prefixes.saved_positions import Kept
+from node.prefixes.saved_positions import SavedPositions
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
 
-MOST_KEPT = 1 << 18
+MOST_SAVED = 1 << 18
 """Most positions that are saved, of 12 bytes each."""
 
 
@@ -60,14 +60,14 @@ class PrefixDigest:
         """`snapshot_only`: the model continues from stored snapshots only, not from any token."""
         self._snapshot_only = snapshot_only
         self._nodes: dict[int, _Node] = {}
-        self._holders: dict[int, int] = {}
+        self._entries: dict[int, int] = {}
         """For each hash, the entry that it is bound to."""
         self._changes: set[int] = set()
         self._pending: dict[str, _Pending] = {}
-        self._has_unkept = False
+        self._has_unsaved = False
 
     def __len__(self) -> int:
-        return len(self._holders)
+        return len(self._entries)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class PrefixDigest:
         node = self._nodes.pop(event.entry, None)
         if node is None:
             return
-        self._has_unkept = True
+        self._has_unsaved = True
         for hash_ in node.positions:
-            del self._holders[hash_]
+            del self._entries[hash_]
         self._changes.update(node.positions)
         if (parent := self._nodes.get(node.parent)) is not None:
             parent.children.discard(event.entry)
@@ -149,7 +149,7 @@ class PrefixDigest:
             if tokens <= at_tokens:
                 del lower.positions[hash_]
                 upper.positions[hash_] = tokens
-                self._holders[hash_] = event.parent
+                self._entries[hash_] = event.parent
 
     def _place(self, event: CacheEvent) -> None:
         """An entry was stored or moved, or the number of its usable tokens changed."""
@@ -176,7 +176,7 @@ class PrefixDigest:
             self._changes.update(node.positions)
         if node.file != event.file:
             node.file = event.file
-            self._has_unkept = True
+            self._has_unsaved = True
         pending = self._pending.get(event.uid)
         if pending is not None and event.end_tokens >= pending.stored_tokens:
             pending.deepest, pending.stored_tokens = event.entry, event.end_tokens
@@ -188,12 +188,12 @@ class PrefixDigest:
         entry = pending.deepest
         for at in range(count - 1, pending.bound - 1, -1):
             hash_ = pending.hashes[at]
-            tokens = self._fewest(hash_, pending.tokens[at])
-            entry = self._holder(entry, tokens)
+            tokens = self._fewest_tokens(hash_, pending.tokens[at])
+            entry = self._entry_with(entry, tokens)
             self._put(hash_, entry, tokens)
         pending.bound = count
 
-    def _holder(self, entry: int, tokens: int) -> int:
+    def _entry_with(self, entry: int, tokens: int) -> int:
         """The entry, this one or an ancestor, that has the last of so many tokens; the first one
         for 0."""
         node = self._nodes[entry]
@@ -202,42 +202,44 @@ class PrefixDigest:
             node = self._nodes[entry]
         return entry
 
-    def _fewest(self, hash_: int, tokens: int) -> int:
+    def _fewest_tokens(self, hash_: int, tokens: int) -> int:
         """Token count for a position that is to be bound at so many tokens."""
-        holder = self._holders.get(hash_)
-        return tokens if holder is None else min(tokens, self._nodes[holder].positions[hash_])
+        bound_to = self._entries.get(hash_)
+        return tokens if bound_to is None else min(tokens, self._nodes[bound_to].positions[hash_])
 
     def _put(self, hash_: int, entry: int, tokens: int) -> None:
-        holder = self._holders.get(hash_)
+        bound_to = self._entries.get(hash_)
         positions = self._nodes[entry].positions
-        if holder == entry and positions[hash_] == tokens:
+        if bound_to == entry and positions[hash_] == tokens:
             return
-        if holder is not None and holder != entry:
-            del self._nodes[holder].positions[hash_]
-        self._holders[hash_] = entry
+        if bound_to is not None and bound_to != entry:
+            del self._nodes[bound_to].positions[hash_]
+        self._entries[hash_] = entry
         positions[hash_] = tokens
         self._changes.add(hash_)
-        self._has_unkept = True
+        self._has_unsaved = True
 
     # --- saved positions ----------------------------------------------------------------------
 
     @property
-    def has_unkept(self) -> bool:
-        """True if `kept` may return something else than at the last call."""
-        return self._has_unkept
+    def has_unsaved(self) -> bool:
+        """True if `saved` may return something else than at the last call."""
+        return self._has_unsaved
 
-    def kept(self, most: int = MOST_KEPT) -> list[Kept]:
+    def saved(self, most: int = MOST_SAVED) -> list[SavedPositions]:
         """The positions whose tokens are in files, of the oldest entries; about `most` of them."""
-        self._has_unkept = False
-        kept = []
+        self._has_unsaved = False
+        saved = []
         for node in self._nodes.values():
             if most <= 0:
                 break
             if node.file and node.positions:
                 positions = node.positions
-                kept.append(Kept(node.file, array("Q", positions), array("I", positions.values())))
+                saved.append(
+                    SavedPositions(node.file, array("Q", positions), array("I", positions.values()))
+                )
                 most -= len(positions)
-        return kept
+        return saved
 
     def files(self) -> dict[int, int]:
         """For each file, the last entry with tokens of it."""
@@ -248,28 +250,28 @@ class PrefixDigest:
                 found[node.file] = entry
         return found
 
-    def revive(self, entry: int, kept: Kept) -> None:
+    def restore(self, entry: int, saved: SavedPositions) -> None:
         """Binds the saved positions of a file to its last entry and to its ancestors, unless
         requests have bound them."""
         node = self._nodes.get(entry)
-        if node is None or node.file != kept.file:
+        if node is None or node.file != saved.file:
             return
-        for hash_, tokens in zip(kept.hashes, kept.tokens, strict=True):
-            if tokens <= node.end_tokens and hash_ not in self._holders:
-                self._put(hash_, self._holder(entry, tokens), tokens)
+        for hash_, tokens in zip(saved.hashes, saved.tokens, strict=True):
+            if tokens <= node.end_tokens and hash_ not in self._entries:
+                self._put(hash_, self._entry_with(entry, tokens), tokens)
 
     # --- reports to routers -------------------------------------------------------------------
 
     def hashes(self) -> "array[int]":
         """All hashes that are cached at present."""
-        return array("Q", self._holders)
+        return array("Q", self._entries)
 
     def entry(self, hash_: int) -> Entry | None:
         """The entry that routers get for a position; None if it is not cached."""
-        holder = self._holders.get(hash_)
-        if holder is None:
+        bound_to = self._entries.get(hash_)
+        if bound_to is None:
             return None
-        node = self._nodes[holder]
+        node = self._nodes[bound_to]
         return Entry(hash_, self._usable(node, node.positions[hash_]), node.tier)
 
     def take_changes(self, most: int = MAX_ENTRIES) -> tuple[list[Entry], list[int]]:

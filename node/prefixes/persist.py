@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.models.store import ModelEntry
 from node.prefixes.digest import PrefixDigest
-from node.prefixes.saved_positions import Kept, keep, kept_in, prompt_key
+from node.prefixes.saved_positions import SavedPositions, load_positions, prompt_key, save_positions
 
 SAVE_S = 30.0
 """Seconds between two saves: what an agent that is killed may lose."""
@@ -19,14 +19,14 @@ PIECE_POSITIONS = 4096
 logger = logging.getLogger(__name__)
 
 
-class Keeper:
+class PositionSaver:
     """Saves and restores the positions of one loaded model."""
 
-    def __init__(self, digest: PrefixDigest, folder: Path, on_revived: Callable[[], None]) -> None:
-        """`folder`: the disk tier's. `on_revived` is called when the digest has changed."""
+    def __init__(self, digest: PrefixDigest, folder: Path, on_restored: Callable[[], None]) -> None:
+        """`folder`: the disk tier's. `on_restored` is called when the digest has changed."""
         self._digest = digest
         self._folder = folder
-        self._on_revived = on_revived
+        self._on_restored = on_restored
         self._has_events = asyncio.Event()
         self._closed = asyncio.Event()
 
@@ -49,27 +49,27 @@ class Keeper:
         except OSError as error:
             logger.warning("What is on disk of %s is told after use only: %s", entry.name, error)
             return
-        kept = await asyncio.to_thread(kept_in, self._folder, key)
-        if kept:
+        saved = await asyncio.to_thread(load_positions, self._folder, key)
+        if saved:
             await self._has_events.wait()
-            await self._revive(kept)
+            await self._restore(saved)
         is_open = True
         while is_open:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), SAVE_S)
             is_open = not self._closed.is_set()
-            if self._digest.has_unkept:
-                await asyncio.to_thread(keep, self._folder, key, self._digest.kept())
+            if self._digest.has_unsaved:
+                await asyncio.to_thread(save_positions, self._folder, key, self._digest.saved())
 
-    async def _revive(self, kept: list[Kept]) -> None:
+    async def _restore(self, saved: list[SavedPositions]) -> None:
         entries = self._digest.files()
         count = 0
-        for each in kept:
+        for each in saved:
             if each.file in entries:
-                self._digest.revive(entries[each.file], each)
+                self._digest.restore(entries[each.file], each)
                 count += len(each.hashes)
             if count >= PIECE_POSITIONS:
                 count = 0
-                self._on_revived()
+                self._on_restored()
                 await asyncio.sleep(0)
-        self._on_revived()
+        self._on_restored()

@@ -33,7 +33,7 @@ _CLOCK = b"strftime_now"
 logger = logging.getLogger(__name__)
 
 
-class Kept(NamedTuple):
+class SavedPositions(NamedTuple):
     """One file of the disk tier."""
 
     file: int
@@ -61,12 +61,12 @@ def prompt_key(folder: Path, defaults: Defaults, version: str, day: datetime.dat
     return blake2b(msgspec.msgpack.encode(parts), digest_size=_DIGEST_BYTES).digest()
 
 
-def keep(folder: Path, key: bytes, kept: Sequence[Kept]) -> None:
+def save_positions(folder: Path, key: bytes, saved: Sequence[SavedPositions]) -> None:
     """Replaces the file in the folder of a disk tier. Logs a warning if there is no room or no
     permission."""
     path = folder / POSITIONS_NAME
     temporary = path.with_suffix(".tmp")
-    files = [(each.file, each.hashes.tobytes(), each.tokens.tobytes()) for each in kept]
+    files = [(each.file, each.hashes.tobytes(), each.tokens.tobytes()) for each in saved]
     content = msgspec.msgpack.encode(_Content(key, files))
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
@@ -79,7 +79,7 @@ def keep(folder: Path, key: bytes, kept: Sequence[Kept]) -> None:
         logger.warning("What %s holds is not kept for the next start: %s", folder, error)
 
 
-def kept_in(folder: Path, key: bytes) -> list[Kept]:
+def load_positions(folder: Path, key: bytes) -> list[SavedPositions]:
     """The positions that were saved under the same key."""
     try:
         data = (folder / POSITIONS_NAME).read_bytes()
@@ -96,7 +96,8 @@ def kept_in(folder: Path, key: bytes) -> list[Kept]:
     if found.key != key:
         return []
     return [
-        Kept(file, array("Q", hashes), array("I", tokens)) for file, hashes, tokens in found.files
+        SavedPositions(file, array("Q", hashes), array("I", tokens))
+        for file, hashes, tokens in found.files
     ]
 
 

@@ -51,5 +51,5 @@ class LocalRenderer:
     async def _run(self, asked: RenderRequest, work: Callable[[], T]) -> T:
         if not is_longer(asked.request, THREAD_LENGTH):
             return work()
-        async with self._turns.holding(asked.caller, 1):
+        async with self._turns.acquired(asked.caller, 1):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)

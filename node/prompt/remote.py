@@ -57,7 +57,7 @@ class RemoteRenderer:
 
     @property
     def is_idle(self) -> bool:
-        return not self._turns.held and self._opening is None
+        return not self._turns.granted_total and self._opening is None
 
     def begin(self) -> None:
         """Starts the process, unless it runs or is being started."""
@@ -76,7 +76,7 @@ class RemoteRenderer:
     async def render(self, asked: RenderRequest) -> Prompt:
         """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`, or `TooManyWaiting`
         where the same caller has that many in front of this one."""
-        async with self._turns.holding(asked.caller, 1):
+        async with self._turns.acquired(asked.caller, 1):
             process = await self._ready()
             prompt = await self._rendered(process, asked)
             if asked.chain is not None:

@@ -37,7 +37,7 @@ from node.prompt.wire import (
     decode_command,
     pack,
 )
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 from serving.terminal.output import log_lines
 
 logger = logging.getLogger("node.prompt.worker")
@@ -86,7 +86,7 @@ class Worker:
             return Failed(_printable(exc.message))
         except Exception as exc:
             logger.exception("A prompt cannot be made.")
-            return Failed(_printable(f"The prompt cannot be made: {said(exc)}."))
+            return Failed(_printable(f"The prompt cannot be made: {error_text(exc)}."))
 
     def _do(self, command: Command) -> Answer:
         match command:

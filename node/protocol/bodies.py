@@ -10,16 +10,16 @@ from node.protocol.canonical import (
     END,
     GAP,
     ROLES,
-    Called,
     Fields,
+    OutputCall,
+    OutputText,
     Parts,
-    Said,
     Unreadable,
-    chosen,
     message_form,
     shows_tools,
     system_form,
     text_form,
+    tool_fields,
     tools_form,
     utf8,
 )
@@ -37,55 +37,55 @@ PATH_COMPLETIONS = "/v1/completions"
 PATH_RESPONSES = "/v1/responses"
 
 
-class Answer(NamedTuple):
+class ResponseOutput(NamedTuple):
     """The content and calls of a response in their order, without its reasoning."""
 
     path: str
     """Path of the endpoint that gave the response."""
-    said: Sequence[Said | Called]
+    parts: Sequence[OutputText | OutputCall]
 
 
-def answer_items(answer: Answer) -> list[bytes]:
+def output_items(output: ResponseOutput) -> list[bytes]:
     """The items by which the client repeats the response in its next request."""
-    if answer.path == PATH_COMPLETIONS:
+    if output.path == PATH_COMPLETIONS:
         return []
-    if answer.path == PATH_RESPONSES:
+    if output.path == PATH_RESPONSES:
         return [
             message_form(b"a", utf8(each.text))
-            if isinstance(each, Said)
+            if isinstance(each, OutputText)
             else message_form(b"a", b"", calls=[each])
-            for each in answer.said
-            if not isinstance(each, Said) or each.text
+            for each in output.parts
+            if not isinstance(each, OutputText) or each.text
         ]
-    text = "".join(each.text for each in answer.said if isinstance(each, Said))
-    calls = [each for each in answer.said if isinstance(each, Called)]
+    text = "".join(each.text for each in output.parts if isinstance(each, OutputText))
+    calls = [each for each in output.parts if isinstance(each, OutputCall)]
     return [message_form(b"a", utf8(text), calls=calls)]
 
 
 # --- chat ------------------------------------------------------------------------------------
 
 
-class _Function(msgspec.Struct, gc=False):
+class _ChatFunction(msgspec.Struct, gc=False):
     name: str
     arguments: Any = None
 
 
-class _Custom(msgspec.Struct, gc=False):
+class _ChatCustom(msgspec.Struct, gc=False):
     name: str
     input: str = ""
 
 
-class _Call(msgspec.Struct, gc=False):
-    function: _Function | None = None
-    custom: _Custom | None = None
+class _ChatCall(msgspec.Struct, gc=False):
+    function: _ChatFunction | None = None
+    custom: _ChatCustom | None = None
 
 
 class _ChatMessage(msgspec.Struct, gc=False):
     role: str
     content: Parts = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: _Function | None = None
+    tool_calls: list[_ChatCall] | None = None
+    function_call: _ChatFunction | None = None
     refusal: str | None = None
     audio: Any = None
 
@@ -113,7 +113,7 @@ def _chat_form(message: _ChatMessage) -> bytes:
         text += utf8(line_of("audio"))
     calls = [_chat_call(call) for call in message.tool_calls or ()]
     if message.function_call is not None:
-        calls.append(Called(message.function_call.name, message.function_call.arguments))
+        calls.append(OutputCall(message.function_call.name, message.function_call.arguments))
     return message_form(role, text, name=message.name, calls=calls)
 
 
@@ -126,12 +126,12 @@ def _chat_preamble(fields: Fields) -> list[Unit]:
     return units
 
 
-def _chat_call(call: _Call) -> Called:
+def _chat_call(call: _ChatCall) -> OutputCall:
     if call.custom is not None:
-        return Called(call.custom.name, {"input": call.custom.input})
+        return OutputCall(call.custom.name, {"input": call.custom.input})
     if call.function is None:
         raise Unreadable
-    return Called(call.function.name, call.function.arguments)
+    return OutputCall(call.function.name, call.function.arguments)
 
 
 def _tools_of_chat(raw: msgspec.Raw) -> bytes:
@@ -142,15 +142,17 @@ def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """A tool with an object in its field `custom` is a custom tool; any other needs `function`."""
     custom = tool.get("custom")
     if tool.get("type") == "custom" and isinstance(custom, dict):
-        return {"custom": chosen(custom, format="format")}
+        return {"custom": tool_fields(custom, format="format")}
     function = tool.get("function")
     if not isinstance(function, dict):
         raise Unreadable
-    return chosen(function, parameters="parameters")
+    return tool_fields(function, parameters="parameters")
 
 
 def _functions_of_chat(raw: msgspec.Raw) -> bytes:
-    return tools_form(chosen(function, parameters="parameters") for function in objects(raw) or ())
+    return tools_form(
+        tool_fields(function, parameters="parameters") for function in objects(raw) or ()
+    )
 
 
 def _messages(fields: Fields) -> msgspec.Raw:
@@ -217,7 +219,7 @@ def _anthropic_form(turn: _Turn) -> bytes:
     if turn.role != "assistant":
         raise Unreadable
     calls = [
-        Called(block["name"], block.get("input"))
+        OutputCall(block["name"], block.get("input"))
         for block in blocks
         if block.get("type") == "tool_use" and isinstance(block.get("name"), str)
     ]
@@ -266,7 +268,7 @@ def _tools_of_anthropic(raw: msgspec.Raw) -> bytes:
 def _anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if client_run(tool.get("type")) is not None:
         return {name: value for name, value in tool.items() if name != "cache_control"}
-    return chosen(tool, parameters="input_schema", input_examples="input_examples")
+    return tool_fields(tool, parameters="input_schema", input_examples="input_examples")
 
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -53,13 +53,13 @@ class Unreadable(ValueError):
     """The body is not valid for any endpoint."""
 
 
-class Said(NamedTuple):
+class OutputText(NamedTuple):
     """A run of a response's text."""
 
     text: str
 
 
-class Called(NamedTuple):
+class OutputCall(NamedTuple):
     """A tool call that a response makes."""
 
     name: str
@@ -106,7 +106,7 @@ _OPTIONS = (
 
 
 def message_form(
-    role: bytes, text: bytes, *, name: str | None = None, calls: Iterable[Called] = ()
+    role: bytes, text: bytes, *, name: str | None = None, calls: Iterable[OutputCall] = ()
 ) -> bytes:
     """The text comes first, so that the form of a longer text shares a prefix with this one."""
     pieces = [role, text, END]
@@ -165,7 +165,7 @@ def tools_form(functions: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(b"T" + _encode_sorted(function) + END for function in functions)
 
 
-def chosen(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+def tool_fields(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
     """The fields of a tool that a prompt shows. `names` maps our names to those in `given`."""
     names = {"name": "name", "description": "description", "strict": "strict", **names}
     return {ours: given[its] for ours, its in names.items() if given.get(its) is not None}

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-MOST_MADE = 64
+MOST_CHAINS = 64
 """Most chains that are kept for lists of items whose first bytes are the same."""
 
 _OVERHEAD_BYTES = 1024
@@ -29,7 +29,7 @@ Preamble = tuple["array[int]", "array[int]"]
 
 
 @dataclass(slots=True, eq=False)
-class Made:
+class ItemChain:
     """The positions of a list of items. Its arrays are never changed."""
 
     text: bytes
@@ -41,7 +41,7 @@ class Made:
     ends: "array[int] | None" = None
     """Offset in `text` at which each item ends; None until it is needed."""
 
-    def begin(self, length: int) -> "Made | None":
+    def first_items(self, length: int) -> "ItemChain | None":
         """The same for the items within the first `length` bytes; None if there are none."""
         if length == len(self.text):
             return self
@@ -52,7 +52,7 @@ class Made:
             return None
         items = self.items[: len(ends)]
         hashes, sizes = self.hashes[: items[-1]], self.sizes[: items[-1]]
-        return Made(self.text[: ends[-1]], hashes, sizes, items, ends)
+        return ItemChain(self.text[: ends[-1]], hashes, sizes, items, ends)
 
 
 def item_ends(text: bytes, at: int) -> "array[int]":
@@ -70,11 +70,11 @@ class ChainMemo:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._held_bytes = 0
+        self._used_bytes = 0
         self._used: OrderedDict[Key, None] = OrderedDict()
         """All keys, the most recently used one last."""
         self._preambles: dict[Key, Preamble] = {}
-        self._families: dict[Key, list[Made]] = {}
+        self._families: dict[Key, list[ItemChain]] = {}
         """The chains of each key, the newest last."""
         self._lock = threading.Lock()
 
@@ -88,35 +88,35 @@ class ChainMemo:
             if not self._touch(key):
                 self._used[key] = None
                 self._preambles[key] = preamble
-                self._held_bytes += _preamble_bytes(key, preamble)
-                self._let_go()
+                self._used_bytes += _preamble_bytes(key, preamble)
+                self._evict()
 
-    def longest(self, key: Key, text: bytes) -> Made | None:
+    def longest(self, key: Key, text: bytes) -> ItemChain | None:
         """The stored chain that covers the longest run of items with which the list's JSON
         begins."""
         with self._lock:
             known = self._families[key][::-1] if self._touch(key) else []
         found, alike = None, 1
         for made in known:
-            more = _alike(made.text, text, alike)
+            more = _common_bytes(made.text, text, alike)
             if more > alike:
                 found, alike = made, more
-        return None if found is None else found.begin(alike)
+        return None if found is None else found.first_items(alike)
 
-    def put(self, key: Key, made: Made) -> None:
+    def put(self, key: Key, made: ItemChain) -> None:
         """Stores a chain, in place of those of earlier turns of the same session."""
         with self._lock:
             if not self._touch(key):
                 self._used[key] = None
-                self._held_bytes += _key_bytes(key)
+                self._used_bytes += _key_bytes(key)
             family = self._families.get(key, [])
-            kept = [each for each in family if not _is_earlier(each, made)]
-            if len(kept) >= MOST_MADE:
+            kept = [each for each in family if not _is_earlier_turn(each, made)]
+            if len(kept) >= MOST_CHAINS:
                 kept = kept[1:]
             gone_bytes = sum(map(_bytes, family)) - sum(map(_bytes, kept))
-            self._held_bytes += _bytes(made) - gone_bytes
+            self._used_bytes += _bytes(made) - gone_bytes
             self._families[key] = [*kept, made]
-            self._let_go()
+            self._evict()
 
     def _touch(self, key: Key) -> bool:
         """True if anything is stored under the key, which becomes the most recently used."""
@@ -125,18 +125,18 @@ class ChainMemo:
         self._used.move_to_end(key)
         return True
 
-    def _let_go(self) -> None:
-        while self._held_bytes > self._most_bytes:
+    def _evict(self) -> None:
+        while self._used_bytes > self._most_bytes:
             key = next(iter(self._used))
             preamble = self._preambles.pop(key, None)
             if preamble is not None:
-                self._held_bytes -= _preamble_bytes(key, preamble)
+                self._used_bytes -= _preamble_bytes(key, preamble)
                 del self._used[key]
                 continue
             family = self._families[key]
-            self._held_bytes -= _bytes(family.pop(0))
+            self._used_bytes -= _bytes(family.pop(0))
             if not family:
-                self._held_bytes -= _key_bytes(key)
+                self._used_bytes -= _key_bytes(key)
                 del self._families[key], self._used[key]
 
 
@@ -146,7 +146,7 @@ def _past_gap(text: bytes, at: int) -> int:
     return at if gap is None else gap.end()
 
 
-def _alike(known: bytes, text: bytes, least: int) -> int:
+def _common_bytes(known: bytes, text: bytes, least: int) -> int:
     """Length of the common prefix of `known` and `text`; `least` if it is not longer than that."""
     view = memoryview(known)
     if len(known) <= least or not text.startswith(view[: least + 1]):
@@ -162,14 +162,14 @@ def _alike(known: bytes, text: bytes, least: int) -> int:
     return low
 
 
-def _is_earlier(known: Made, made: Made) -> bool:
+def _is_earlier_turn(known: ItemChain, made: ItemChain) -> bool:
     """True if `known` is an earlier turn of the session of `made`. Their texts may differ within
     the common items: cache marks, which move from turn to turn, are in no hash."""
     count = len(known.hashes)
     return count <= len(made.hashes) and made.hashes[count - 1 : count] == known.hashes[-1:]
 
 
-def _bytes(made: Made) -> int:
+def _bytes(made: ItemChain) -> int:
     numbers = len(made.hashes) * 8 + len(made.sizes) * 4 + len(made.items) * 8
     return len(made.text) + numbers + _OVERHEAD_BYTES
 

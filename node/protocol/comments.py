@@ -8,10 +8,10 @@ def loading(name: str, progress: float | None) -> bytes:
     return f": loading {_in_line(name)}{done}\n\n".encode()
 
 
-def waiting_for(name: str, held_by: str) -> bytes:
+def waiting_for(name: str, blocked_by: str) -> bytes:
     """A comment that says that the request waits for a model, and the reason why it is not loading
     yet."""
-    return f": waiting for {_in_line(name)}, {held_by}\n\n".encode()
+    return f": waiting for {_in_line(name)}, {blocked_by}\n\n".encode()
 
 
 def _in_line(name: str) -> str:

@@ -21,11 +21,11 @@ _ANTHROPIC_KINDS = {
 }
 
 
-def is_final(status: int, *, tells_wait: bool) -> bool:
+def is_final(status: int, *, has_retry_after: bool) -> bool:
     """True if the same request would be refused however often it is sent. Clients that refresh a
     key, or wait for a model, retry even a 401 or 404 ten times and more."""
     if status == 429:
-        return not tells_wait
+        return not has_retry_after
     return 400 <= status < 500 and status not in (408, 409)
 
 

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.bodies import DIALECTS, Answer, answer_items
-from node.protocol.canonical import Called, Fields, Said, seed
-from node.protocol.chain_memo import ChainMemo, Made, Preamble, item_ends
+from node.protocol.bodies import DIALECTS, ResponseOutput, output_items
+from node.protocol.canonical import Fields, OutputCall, OutputText, seed
+from node.protocol.chain_memo import ChainMemo, ItemChain, Preamble, item_ends
 from node.protocol.dialect import Dialect, Forms, Unit
 
 __all__ = [
-    "Answer",
-    "Called",
     "Chain",
     "Chainer",
     "Fields",
     "Head",
-    "Said",
-    "answered",
+    "OutputCall",
+    "OutputText",
+    "ResponseOutput",
+    "chain_with_output",
     "read_fields",
 ]
 
@@ -138,14 +138,14 @@ class Chainer:
         front = _front(begin, preamble)
         if head is not None and head.front != front:
             return None
-        raw, nothing = dialect.items(fields), _nothing(preamble, head)
+        raw, empty = dialect.items(fields), _empty(preamble, head)
         text = b"[]" if raw is None else bytes(raw)
         if not dialect.has_list or not text.startswith(b"["):
-            made = _extended(nothing, b"[" + text + b"]", begin, dialect.forms)
+            made = _extended(empty, b"[" + text + b"]", begin, dialect.forms)
         elif len(text) < SHORT_BYTES:
-            made = _extended(nothing, text, begin, dialect.forms)
+            made = _extended(empty, text, begin, dialect.forms)
         else:
-            made = self._made(nothing, text, begin, dialect.forms, (front, head))
+            made = self._made(empty, text, begin, dialect.forms, (front, head))
         before = len(preamble[0]) if head is None else 1
         return Chain(made.hashes[:], made.sizes[:], made.items[:], before, front)
 
@@ -162,30 +162,30 @@ class Chainer:
         return known
 
     def _made(
-        self, nothing: Made, text: bytes, begin: bytes, forms: Forms, before: tuple[Any, ...]
-    ) -> Made:
+        self, empty: ItemChain, text: bytes, begin: bytes, forms: Forms, before: tuple[Any, ...]
+    ) -> ItemChain:
         """The same as `_extended`, from the cache as far as possible; `before` identifies
         everything before the items."""
         # Lists with the same first bytes are compared one by one.
         key = (begin, forms, *before, text[:KEY_BYTES])
         known = self._memo.longest(key, text)
-        made = _extended(known or nothing, text, begin, forms)
+        made = _extended(known or empty, text, begin, forms)
         if made.items and made is not known:
             self._memo.put(key, made)
         return made
 
 
-def answered(chain: Chain, answer: Answer) -> Chain:
+def chain_with_output(chain: Chain, output: ResponseOutput) -> Chain:
     """The chain of the request followed by its response as the client will repeat it. A
     completion's chain stays as it is: the next prompt is a longer text."""
-    made = Made(b"", chain.hashes[:], chain.sizes[:], chain.items[:])
-    for form in answer_items(answer):
+    made = ItemChain(b"", chain.hashes[:], chain.sizes[:], chain.items[:])
+    for form in output_items(output):
         _add(made, form, b"")
     return Chain(made.hashes, made.sizes, made.items, chain.preamble, chain.front)
 
 
 def _preamble(begin: bytes, units: list[Unit]) -> Preamble:
-    made = Made(b"", array("Q"), array("I"), array("I"))
+    made = ItemChain(b"", array("Q"), array("I"), array("I"))
     for unit in units:
         _add(made, unit.canonical(unit.raw), begin)
     return made.hashes, made.sizes
@@ -196,14 +196,14 @@ def _front(begin: bytes, preamble: Preamble) -> int:
     return hashes[-1] if hashes else int.from_bytes(_digest(begin), "little")
 
 
-def _nothing(preamble: Preamble, head: Head | None) -> Made:
+def _empty(preamble: Preamble, head: Head | None) -> ItemChain:
     hashes, sizes = preamble
     if head is not None:
         hashes, sizes = array("Q", [head.hash]), array("I", [head.size_bytes])
-    return Made(b"[", hashes[:], sizes[:], array("I"))
+    return ItemChain(b"[", hashes[:], sizes[:], array("I"))
 
 
-def _extended(known: Made, text: bytes, begin: bytes, forms: Forms) -> Made:
+def _extended(known: ItemChain, text: bytes, begin: bytes, forms: Forms) -> ItemChain:
     """The chain of the whole list, of which `known` are the first items."""
     at, rest, ends = len(known.text), text, known.ends
     if known.items:
@@ -213,13 +213,13 @@ def _extended(known: Made, text: bytes, begin: bytes, forms: Forms) -> Made:
         if ends is not None:
             ends = ends + item_ends(text, at)
     read = text[:-1].rstrip(_SPACE)
-    made = Made(read, known.hashes[:], known.sizes[:], known.items[:], ends)
+    made = ItemChain(read, known.hashes[:], known.sizes[:], known.items[:], ends)
     for form in forms(rest, len(known.items)):
         _add(made, form, begin)
     return made
 
 
-def _add(made: Made, form: bytes, begin: bytes) -> None:
+def _add(made: ItemChain, form: bytes, begin: bytes) -> None:
     """Appends the positions of an item."""
     hashes, sizes, length = made.hashes, made.sizes, len(form)
     if length:

@@ -12,16 +12,16 @@ from node.protocol.canonical import (
     END,
     GAP,
     ROLES,
-    Called,
     Fields,
+    OutputCall,
     Parts,
     Unreadable,
-    chosen,
     message_form,
     model_name,
     shows_tools,
     system_form,
     text_form,
+    tool_fields,
     tools_form,
     utf8,
 )
@@ -119,17 +119,17 @@ def _tools_form(kind: str, text: str) -> bytes:
     return message_form(b"t", utf8(text or NONE_FOUND))
 
 
-def _response_call(item: _Item, kind: str) -> Called | None:
+def _response_call(item: _Item, kind: str) -> OutputCall | None:
     if kind in CLIENT_CALLS:
         name, field = CLIENT_CALLS[kind]
-        return Called(name, getattr(item, field))
+        return OutputCall(name, getattr(item, field))
     if not item.name:
         return None
     if kind == "custom_tool_call":
-        return Called(model_name(item.name, item.namespace), {"input": item.input})
+        return OutputCall(model_name(item.name, item.namespace), {"input": item.input})
     if kind != "function_call":
         return None
-    return Called(model_name(item.name, item.namespace), item.arguments)
+    return OutputCall(model_name(item.name, item.namespace), item.arguments)
 
 
 def _output_parts(output: Any) -> Parts:
@@ -187,9 +187,9 @@ def _response_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     inner = tool.get("tools")
     if tool.get("type") == "namespace" and isinstance(inner, list):
-        return {**chosen(tool), "tools": _response_tools(inner)}
+        return {**tool_fields(tool), "tools": _response_tools(inner)}
     if tool.get("type") == "custom":
-        return {"custom": chosen(tool, format="format")}
+        return {"custom": tool_fields(tool, format="format")}
     if tool.get("type") == SEARCH:
-        return {"search": chosen(tool, parameters="parameters")}
-    return chosen(tool, parameters="parameters", output_schema="output_schema")
+        return {"search": tool_fields(tool, parameters="parameters")}
+    return tool_fields(tool, parameters="parameters", output_schema="output_schema")

@@ -31,7 +31,7 @@ class Bodies:
         """Room for a body. Raises `TooManyWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self._room.take(caller, size_bytes)
+                return await self._room.acquire(caller, size_bytes)
         except TimeoutError:
             raise TooManyWaiting from None
 
@@ -40,5 +40,5 @@ class Bodies:
         `parse` raises."""
         if len(body) <= THREAD_BODY_BYTES:
             return parse(body)
-        async with self._turns.holding(caller, 1):
+        async with self._turns.acquired(caller, 1):
             return await asyncio.get_running_loop().run_in_executor(self._threads, parse, body)

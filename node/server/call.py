@@ -23,7 +23,7 @@ from node.server.left_out import left_out_headers, sentence
 from node.server.stream import Headers
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from serving.fair_shares import Share
-from serving.http.exchange import vouch
+from serving.http.exchange import mark_authenticated
 from serving.http.refusals import Refusal
 
 _ANTHROPIC = "/v1/messages"
@@ -82,9 +82,9 @@ class Call:
     def text_header(self, name: str) -> str:
         return self.header(name.encode()).decode("utf-8", "replace")
 
-    def vouch(self) -> None:
+    def mark_authenticated(self) -> None:
         """Says that the token is right, so that the connection counts as a known caller's."""
-        vouch(self._scope)
+        mark_authenticated(self._scope)
 
     def query(self) -> dict[str, list[str]]:
         """The values of each name of the query string."""
@@ -129,7 +129,7 @@ class Call:
     def close(self) -> None:
         """The request is over."""
         if self._held is not None:
-            self._held.give_back()
+            self._held.release()
 
     async def _read_body(self) -> bytes:
         pieces: list[bytes] = []

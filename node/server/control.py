@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from node.agent.agent import Agent
-from node.agent.warm_prompts import Told, parse_command
+from node.agent.warm_prompts import WarmReport, parse_command
 from node.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -139,7 +139,7 @@ async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
         yield b"".join(encode_event(event) + b"\n" for event in events)
 
 
-async def _warm_lines(results: AsyncGenerator[Told | None, None]) -> AsyncIterator[bytes]:
+async def _warm_lines(results: AsyncGenerator[WarmReport | None, None]) -> AsyncIterator[bytes]:
     async with contextlib.aclosing(results):
         async for result in results:
             yield msgspec.json.encode(result) + b"\n"

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from node.errors import BadRequest, Unauthorized, WrongProtocol
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
-from serving.http.exchange import vouch
+from serving.http.exchange import mark_authenticated
 
 MAX_COMMAND_BYTES = 4 * 1024 * 1024
 """The manifest of a model is in a command, too."""
@@ -30,7 +30,7 @@ class ControlGate:
         token = token or request.headers.get("x-api-key", "")
         if not hmac.compare_digest(token.encode(), self._token):
             raise Unauthorized
-        vouch(request.scope)
+        mark_authenticated(request.scope)
         spoken = request.headers.get(HEADER_PROTOCOL)
         if spoken != str(PROTOCOL_VERSION):
             theirs = f"version {spoken[:20]}" if spoken else "no version"

@@ -21,7 +21,7 @@ from node.protocol.lifecycle import (
 from node.protocol.messages import ModelCommand, encode_status
 from node.server.control_auth import ControlGate, command_of, json_answer
 from serving.awake import Awake
-from serving.http.exchange import vouch
+from serving.http.exchange import mark_authenticated
 
 MODEL_COMMAND = Depends(command_of(ModelCommand))
 
@@ -36,7 +36,7 @@ class ModelFile(FileResponse):
         self._awake = awake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._awake.held():
+        with self._awake.work():
             await super().__call__(scope, receive, send)
 
 
@@ -76,7 +76,7 @@ def files_router(agent: Agent) -> APIRouter:
     ) -> Response:
         ticket = request.headers.get(HEADER_TICKET, "")
         file = agent.disk.shares.file(ticket, model, path)
-        vouch(request.scope)
+        mark_authenticated(request.scope)
         return ModelFile(file, agent.awake)
 
     return router

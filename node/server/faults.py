@@ -150,7 +150,7 @@ class _Faults:
                 self._records.clear()
                 await _answer(send, 200, self._shown())
             case _:
-                await _answer(send, 405, {"message": "This path takes another method."})
+                await _answer(send, 405, {"message": "This path accepts another method."})
 
     def _is_allowed(self, scope: Scope) -> bool:
         try:

@@ -10,7 +10,7 @@ import msgspec
 from node.agent.agent import Agent
 from node.agent.batch import Batch
 from node.agent.request_record import Job
-from node.agent.requests import unlike
+from node.agent.requests import distinct_id
 from node.dialects.base import AnswerHead
 from node.dialects.responses.body import AskedResponse, read_responses
 from node.dialects.responses.events import ResponseWriter
@@ -100,7 +100,7 @@ class ResponsesApi:
         if not wished_id:
             return ""
         is_stored = await self._store.has(response_id)
-        return unlike(wished_id) if is_stored or response_id in self._open else wished_id
+        return distinct_id(wished_id) if is_stored or response_id in self._open else wished_id
 
     async def _run(self, call: Call, asked: AskedResponse, job: Job) -> None:
         model = asked.request.model
@@ -113,13 +113,15 @@ class ResponsesApi:
         async def keep() -> None:
             if not asked.facts.store:
                 return
-            record, chain = await asyncio.to_thread(lambda: (writer.record(), job.answered()))
+            record, chain = await asyncio.to_thread(
+                lambda: (writer.record(), job.chain_with_output())
+            )
             # One that was deleted meanwhile is not open any more.
             if record is not None and response_id in self._open:
                 end = chain.end if chain else None
                 is_kept = await self._store.put(record, job.origin, end)
                 if is_kept and end is not None:
-                    self._agent.tell_stored(response_id, job.origin, end)
+                    self._agent.publish_stored(response_id, job.origin, end)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
         if asked.facts.store:

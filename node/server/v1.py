@@ -104,7 +104,7 @@ class Api:
         token = given.strip() if scheme.lower() == b"bearer" else call.header(b"x-api-key")
         if not hmac.compare_digest(token, self._token):
             raise Unauthorized
-        call.vouch()
+        call.mark_authenticated()
 
     async def _answer(self, call: Call) -> None:
         path = call.path

@@ -40,7 +40,7 @@ class BodyRoom:
             return None
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self._room.take(key_id, size_bytes)
+                return await self._room.acquire(key_id, size_bytes)
         except TimeoutError:
             raise TooMuchWaiting from None
 
@@ -56,5 +56,5 @@ class BodyRoom:
 
     async def in_thread(self, key_id: str, work: Callable[[], T]) -> T:
         """What the work gives, which takes too long for the event loop."""
-        async with self._turns.holding(key_id, 1):
+        async with self._turns.acquired(key_id, 1):
             return await asyncio.to_thread(work)

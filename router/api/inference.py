@@ -61,7 +61,7 @@ class Inference:
         arrived_s = time.monotonic()
         share = await self._bodies.admitted(caller.key_id, body_bytes(scope))
         if share is not None:
-            held.callback(share.give_back)
+            held.callback(share.release)
         body = await read_body(receive)
         if share is not None:
             share.resize(len(body))

@@ -20,7 +20,7 @@ from router.client.error_dialects import dialect_of
 from router.core import Core
 from router.errors import RouterError, ShuttingDown, UnknownModel, UnknownPath
 from router.types import PATH_COUNT_TOKENS, Caller
-from serving.http.exchange import Receive, Send, vouch
+from serving.http.exchange import Receive, Send, mark_authenticated
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -64,15 +64,15 @@ class V1:
         key = key_from_headers(scope["headers"])
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
-            vouch(scope)
+            mark_authenticated(scope)
             need(scope, "POST")
             return self._inference.serve(caller, scope, receive)
         if _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
-            vouch(scope)
+            mark_authenticated(scope)
             return self._serve_requests(caller, scope, send)
         caller = self._core.keys.check(key, SCOPE_INFERENCE)
-        vouch(scope)
+        mark_authenticated(scope)
         if path.startswith(responses.PATH + "/"):
             return self._responses.serve(caller, scope, send)
         if _is_at(path, _MODELS):

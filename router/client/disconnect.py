@@ -20,8 +20,8 @@ class CancelWhenLeft:
         self._task = cast("asyncio.Task[None]", asyncio.current_task())
 
     def __enter__(self) -> None:
-        self._exchange.on_left = self._task.cancel
-        if self._exchange.left:
+        self._exchange.on_disconnect = self._task.cancel
+        if self._exchange.disconnected:
             self._task.cancel()
 
     def __exit__(
@@ -30,10 +30,10 @@ class CancelWhenLeft:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> bool:
-        self._exchange.on_left = None
+        self._exchange.on_disconnect = None
         if kind is not asyncio.CancelledError:
             return False
         self._task.uncancel()
-        if not self._exchange.left:
+        if not self._exchange.disconnected:
             raise ShuttingDown from None
         return True

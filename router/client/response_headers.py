@@ -56,7 +56,7 @@ def of_node(
     status, upstream = head
     headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
     # Other servers seldom tell how long to wait with a 429.
-    if HEADER_SHOULD_RETRY not in upstream and errors.is_final(status, tells_wait=True):
+    if HEADER_SHOULD_RETRY not in upstream and errors.is_final(status, has_retry_after=True):
         headers.append((HEADER_SHOULD_RETRY, b"false"))
     headers += _of_fleet(ticket, id_on_node(lease), dialect)
     headers.append((b"x-fleet-node", node_name.encode()))

@@ -14,7 +14,7 @@ from router.commands.connection import Answered, Asked, NotConnected, Send, send
 from router.errors import RouterError
 from router.settings import ENV_KEY, Settings, home_of_environment, key_of_environment
 from serving.own_machine import is_loopback
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 from serving.terminal.interrupt import Stopped
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ def silent(place: Place) -> Unreachable:
 
 
 def broken(place: Place, error: Exception) -> Unreachable:
-    return Unreachable(f"The connection to the router at {place.url} broke ({said(error)}).")
+    return Unreachable(f"The connection to the router at {place.url} broke ({error_text(error)}).")
 
 
 def refused(place: Place, answer: Answered, key_file: Path) -> CommandFailed:

@@ -48,8 +48,8 @@ from router.types import (
 from router.upstream.foreign import ForeignAnswer
 from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
 from router.upstream.node_client import WholeAnswer
-from serving.seldom import Seldom
-from serving.terminal.error_text import said
+from serving.log_limiter import LogLimiter
+from serving.terminal.error_text import error_text
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -94,7 +94,7 @@ class Dispatcher:
         self.decisions = known.decisions
         self._plain: set[str] = set()
         """Servers that do not take what asks them for a count of tokens."""
-        self._seldom = Seldom()
+        self._log_limiter = LogLimiter()
         ledger.on_verdict = self._on_verdict
         ledger.on_cut = self._on_cut
         ledger.on_refused = known.decisions.on_verdict
@@ -203,8 +203,8 @@ class Dispatcher:
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             short = "The router has as many files open as it may (`ulimit -n`)"
-            if self._seldom.due(short):
-                more = self._seldom.more(short)
+            if self._log_limiter.due(short):
+                more = self._log_limiter.suppressed(short)
                 log.warning("%s: a request could not be sent to its node%s.", short, more)
             return NotSent(f"{short}.")
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
@@ -286,7 +286,7 @@ def _how(error: Exception) -> str:
     """How a connection broke, as the end of a sentence. The text of an error that is not ours may
     hold the node's address, which is no caller's business."""
     if isinstance(error, UpstreamBroken):
-        return f" ({said(error)})"
+        return f" ({error_text(error)})"
     number = error.errno if isinstance(error, OSError) else None
     return "" if number is None else f" ({os.strerror(number)})"
 

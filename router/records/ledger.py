@@ -18,7 +18,7 @@ from registry.records import UsageRecord
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
 from router.upstream.origins import Origins
-from serving.seldom import Seldom
+from serving.log_limiter import LogLimiter
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -84,7 +84,7 @@ class Ledger:
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
         """Called when a node reports that a lease's prefill is over."""
         self.origins = origins
-        self._seldom = Seldom()
+        self._log_limiter = LogLimiter()
         self._log_requests = log_requests
         self._wall_clock = wall_clock
         self._open: dict[tuple[str, str], _Entry] = {}
@@ -157,8 +157,8 @@ class Ledger:
         self._judge(entry, entry.ended_s, finished)
 
     def _drop(self, node_id: str, why: str) -> None:
-        if self._seldom.due(node_id):
-            more = self._seldom.more(node_id)
+        if self._log_limiter.due(node_id):
+            more = self._log_limiter.suppressed(node_id)
             log.warning("dropped accounts of node %s of a request that %s%s", node_id, why, more)
 
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:

@@ -12,7 +12,7 @@ from node.protocol.messages import (
     Stored,
     decode_event,
 )
-from serving.seldom import Seldom
+from serving.log_limiter import LogLimiter
 
 log = logging.getLogger("mlx_fleet.nodes")
 
@@ -33,7 +33,7 @@ class NodeEvents:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._seldom = Seldom()
+        self._log_limiter = LogLimiter()
 
     def read(self, line: bytes) -> Event | None:
         """The event; None for one that breaks the protocol's bounds and that nothing hangs on,
@@ -45,8 +45,8 @@ class NodeEvents:
             kind = _decode_tag(line).type
             if kind not in _TAGS:
                 raise
-            if self._seldom.due(kind):
-                more = self._seldom.more(kind)
+            if self._log_limiter.due(kind):
+                more = self._log_limiter.suppressed(kind)
                 log.warning("%s sent a bad %r event, dropped: %s%s", self._url, kind, error, more)
             return None
         return event

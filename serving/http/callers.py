@@ -1,4 +1,4 @@
-"""All callers' connections of one server: how many there may be, and what each of them is told."""
+"""Limits and counts the client connections of one server."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.http.refusals import Refusal
-from serving.http.timeouts import USUAL, Patience
-from serving.seldom import Seldom
+from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
+from serving.log_limiter import LogLimiter
 
 _SPARE_SHARE = 8
 _LEAST_SPARE_FILES = 64
-"""Of the files that a process may have open, kept for everything that is no caller."""
+"""Open files that are kept for other purposes than client connections: a share of the limit, and at
+least this number."""
 _UNKNOWN = 2048
 _UNKNOWN_OF_ONE_ADDRESS = 1024
 
 log = logging.getLogger("mlx_fleet.serving")
 
 Spell = Callable[[Refusal, str], bytes]
-"""A refusal as the body of an answer, as the callers of that path read it."""
+"""Spells a refusal as the body of a response, in the format of that path."""
 
 
-class Connection(Protocol):
+class AbortableConnection(Protocol):
     def abort(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many connections one server holds at once."""
+    """Limits for the connections of one server."""
 
     connections: int = 8192
     descriptor: int = 10_000
-    """The number of a file tells how many are open: a connection's may not be higher."""
+    """Highest file descriptor of a connection: descriptors show how many files are open."""
     unknown: int = _UNKNOWN
-    """Of those that have not shown a key."""
+    """Connections that have not shown a valid key."""
     unknown_of_one_address: int = _UNKNOWN_OF_ONE_ADDRESS
 
     @classmethod
     def within(cls, open_files: int, files_each: int) -> Limits:
-        """For a process that may have so many files open, and needs `files_each` to answer one
-        caller."""
+        """The limits for a process that may have so many files open, and needs `files_each` to
+        serve one client."""
         spare = max(open_files // _SPARE_SHARE, _LEAST_SPARE_FILES)
         connections = max((open_files - spare) // files_each, 1)
         unknown = min(_UNKNOWN, max(connections // 2, 1))
@@ -56,35 +57,35 @@ class Limits:
 
 
 class Callers:
-    """Keeps count of the connections of one server.
+    """Counts the connections of one server.
 
-    Whoever shows no key takes a place from those that do: where there are too many of them the
-    oldest is cut off, so that a new caller always gets one.
+    Connections without a valid key are limited in number: if there are too many, the oldest is
+    closed, so that a new client always gets one.
     """
 
     def __init__(
         self,
         spell: Spell,
         limits: Limits | None = None,
-        patience: Patience = USUAL,
+        timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spell = spell
-        self.patience = patience
+        self.timeouts = timeouts
         self.refused = 0
-        """Connections that were one too many for the files that this process may have open."""
+        """Connections refused because they exceeded the limit of open files."""
         self.cut_off = 0
-        """Connections without a key that had to make room for newer ones."""
+        """Connections without a key that were closed in favour of newer ones."""
         self._limits = limits or Limits()
-        self._seldom = Seldom(clock)
-        self._unknown: OrderedDict[Connection, str] = OrderedDict()
-        """Those without a key and their addresses, oldest first."""
-        self._of_address: dict[str, OrderedDict[Connection, None]] = {}
+        self._log_limiter = LogLimiter(clock)
+        self._unknown: OrderedDict[AbortableConnection, str] = OrderedDict()
+        """Addresses of the connections without a key, oldest first."""
+        self._of_address: dict[str, OrderedDict[AbortableConnection, None]] = {}
 
     def admit(
-        self, connection: Connection, address: str, open_connections: int, descriptor: int
+        self, connection: AbortableConnection, address: str, open_connections: int, descriptor: int
     ) -> bool:
-        """Whether a connection that was just made may stay."""
+        """True if a new connection may stay."""
         limits = self._limits
         if open_connections > limits.connections or descriptor > limits.descriptor:
             self.refused += 1
@@ -113,8 +114,8 @@ class Callers:
             )
         return True
 
-    def forget(self, connection: Connection) -> None:
-        """The connection has shown a key, or has ended."""
+    def forget(self, connection: AbortableConnection) -> None:
+        """Removes a connection that has shown a valid key, or has ended."""
         address = self._unknown.pop(connection, None)
         if address is None:
             return
@@ -123,12 +124,12 @@ class Callers:
         if not same:
             del self._of_address[address]
 
-    def _cut_off(self, connection: Connection, kind: str, reason: str) -> None:
+    def _cut_off(self, connection: AbortableConnection, kind: str, reason: str) -> None:
         self.cut_off += 1
         self.forget(connection)
         connection.abort()
         self._warn(kind, reason)
 
     def _warn(self, kind: str, sentence: str) -> None:
-        if self._seldom.due(kind):
-            log.warning("%s%s.", sentence, self._seldom.more(kind))
+        if self._log_limiter.due(kind):
+            log.warning("%s%s.", sentence, self._log_limiter.suppressed(kind))

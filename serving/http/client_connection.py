@@ -1,7 +1,8 @@
-"""A caller's connection: HTTP/1.1 on httptools, one request at a time, run by uvicorn's server.
+"""A client's connection: HTTP/1.1 on httptools, one request at a time, run by uvicorn's server.
 
-Our own by measurement (docs/decisions/0020): an answer's head leaves with the first bytes of its
-body, one timer serves all requests of a connection, and a relay writes without a task of its own.
+It is faster than uvicorn's own (docs/decisions/0020): a response's head is sent with the first
+bytes of its body, one timer serves all requests of a connection, and a relay writes without a task
+of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from serving.http.callers import Callers
-from serving.http.exchange import EXTENSION, VOUCH, Exchange, Message
+from serving.http.exchange import AUTHENTICATED, EXTENSION, Exchange, Message
 from serving.http.refusals import (
     HeadTooLong,
     NotARequest,
@@ -29,22 +30,22 @@ from serving.http.refusals import (
 )
 from serving.http.request_head import check_head, read_target, refusal_of
 from serving.http.tcp_keepalive import probe
-from serving.http.timeouts import PROBES, Pace, held_bytes
+from serving.http.timeouts import PROBES, ClientProgress, unsent_bytes
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
 KEEP_ALIVE_S = 75
-"""How long a connection may be open without a request, of every server here; a router's connections
-to nodes are idle for less."""
+"""Seconds that a connection may be open without a request, in every server here. A router closes
+its connections to nodes after less."""
 _LINE_BYTES = 4
-"""Of a header line besides name and value."""
+"""Bytes of a header line besides name and value."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 log = logging.getLogger("mlx_fleet.serving")
 
 
 class ClientConnection(asyncio.Protocol):
-    """What uvicorn's server makes of each connection (`protocol_of`)."""
+    """The protocol that uvicorn's server uses for each connection (see `protocol_of`)."""
 
     def __init__(
         self,
@@ -65,30 +66,32 @@ class ClientConnection(asyncio.Protocol):
         self._app_state = app_state
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._pace = Pace(callers.patience, float(config.timeout_keep_alive), self._loop.time())
+        self._progress = ClientProgress(
+            callers.timeouts, float(config.timeout_keep_alive), self._loop.time()
+        )
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
-        """The one that is being answered."""
-        self._vouched = False
-        """Whether a request on it has shown a valid key."""
-        self._deaf = False
-        """Whether nothing that still comes is read."""
+        """The exchange that is in progress."""
+        self._authenticated = False
+        """True once a request of the connection has shown a valid key."""
+        self._ignores_input = False
+        """True if all further input is ignored."""
         self._drained: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._fixed: dict[str, Any] = {}
-        """Of every scope."""
+        """Fields that are the same in every scope."""
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False
         self._head_bytes = 0
-        """Of a head that is not complete."""
+        """Bytes of a head that is not complete."""
         self._field_bytes = 0
-        """Of address, header lines and trailers."""
+        """Bytes of address, header lines and trailers."""
 
     # --- for the server ---
 
     def shutdown(self) -> None:
-        """Closes the connection, once a running answer is whole."""
+        """Closes the connection, after a response in progress is complete."""
         if self._exchange is None:
             self.transport.close()
         else:
@@ -99,8 +102,8 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    def _on_vouched(self) -> None:
-        self._vouched = True
+    def _on_authenticated(self) -> None:
+        self._authenticated = True
         self._callers.forget(self)
 
     # --- for the exchange ---
@@ -113,7 +116,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     async def drained(self) -> None:
-        """Waits until the caller has taken most of what it was sent, or has gone."""
+        """Waits until the client has read most of the response, or has disconnected."""
         while self.write_paused:
             if self._drained is None:
                 self._drained = self._loop.create_future()
@@ -122,8 +125,8 @@ class ClientConnection(asyncio.Protocol):
     def on_answered(self, exchange: Exchange) -> None:
         self._state.total_requests += 1
         self._exchange = None
-        self._pace.idle_since_s = self._loop.time()
-        if not exchange.keep_alive or self._deaf:
+        self._progress.idle_since_s = self._loop.time()
+        if not exchange.keep_alive or self._ignores_input:
             self.transport.close()
         elif not exchange.body_complete:
             self.resume_reading()
@@ -144,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
         }
         connected: socket.socket = transport.get_extra_info("socket")
         probe(connected, PROBES)
-        self._timer = self._loop.call_later(self._pace.look_each_s, self._on_timer)
+        self._timer = self._loop.call_later(self._progress.check_each_s, self._on_timer)
         address, here = self._fixed["client"], len(self._state.connections)
         if not self._callers.admit(self, address[0] if address else "", here, connected.fileno()):
             self._on_broken(TooManyConnections())
@@ -152,7 +155,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._callers.forget(self)
-        self._deaf = True
+        self._ignores_input = True
         del self._parser  # it refers back
         if self._timer is not None:
             self._timer.cancel()
@@ -163,22 +166,22 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self._pace.taken_s = self._loop.time()
+        self._progress.accepted_s = self._loop.time()
 
     def resume_writing(self) -> None:
         self.write_paused = False
-        self._pace.taken_s = self._loop.time()
+        self._progress.accepted_s = self._loop.time()
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._ignores_input:
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._deaf = True
+            self._ignores_input = True
             if self._exchange is not None:  # answered as if it had asked for no other protocol
                 self._exchange.keep_alive = False
         except httptools.HttpParserError as error:
@@ -189,38 +192,38 @@ class ClientConnection(asyncio.Protocol):
                 self._on_broken(HeadTooLong())
 
     def _on_broken(self, refusal: Refusal) -> None:
-        """What came is no request, or one before the answer to another, which goes on: after that
-        the connection is closed."""
+        """Refuses invalid input, and a request that comes before the previous one is answered. In
+        that case the response in progress is finished first. Then closes the connection."""
         exchange = self._exchange
         if exchange is not None and exchange.body_complete:
-            self._deaf = True
+            self._ignores_input = True
             exchange.keep_alive = False
             return
         if exchange is not None:
             exchange.on_lost()
-        if not self._deaf and (exchange is None or not exchange.began):
-            self._say(Exchange(self, b"", "1.0"), refusal, self._url)
-        self._deaf = True
+        if not self._ignores_input and (exchange is None or not exchange.began):
+            self._refuse(Exchange(self, b"", "1.0"), refusal, self._url)
+        self._ignores_input = True
         self.transport.close()
 
     def _on_timer(self) -> None:
-        pace, now_s = self._pace, self._loop.time()
-        self._timer = self._loop.call_later(pace.look_each_s, self._on_timer)
+        progress, now_s = self._progress, self._loop.time()
+        self._timer = self._loop.call_later(progress.check_each_s, self._on_timer)
         waiting_bytes = self.transport.get_write_buffer_size()
         is_full = self.write_paused or (waiting_bytes > 0 and self.transport.is_closing())
         exchange = self._exchange
         if is_full:
-            waiting_bytes += held_bytes(self.transport.get_extra_info("socket"))
-        if pace.takes_nothing(now_s, waiting_bytes, is_full=is_full):
+            waiting_bytes += unsent_bytes(self.transport.get_extra_info("socket"))
+        if progress.is_stalled(now_s, waiting_bytes, is_full=is_full):
             log.warning("A caller that took nothing of its answer for too long is cut off.")
             self.transport.abort()
         elif self._in_head:
-            if pace.head_is_late(now_s):
+            if progress.head_is_late(now_s):
                 self._on_broken(RequestTimeout("The head of the request took too long."))
         elif exchange is None:
-            if pace.is_idle(now_s):
+            if progress.is_idle(now_s):
                 self.transport.close()
-        elif not exchange.body_complete and pace.body_is_late(now_s):
+        elif not exchange.body_complete and progress.body_is_late(now_s):
             self._on_broken(RequestTimeout("The body of the request took too long."))
 
     # --- httptools ---
@@ -231,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
         self._url = b""
         self._headers = []
         self._in_head = True
-        self._pace.begin(self._loop.time())
+        self._progress.begin(self._loop.time())
         self._head_bytes = self._field_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -240,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + _LINE_BYTES)
-        # What comes behind the body is no header: it could pass by whoever looked at those.
+        # Trailers are no headers: they would bypass checks of the headers.
         if self._in_head:
             self._headers.append((name.lower(), value))
 
@@ -263,8 +266,8 @@ class ClientConnection(asyncio.Protocol):
             exchange.keep_alive = False
         path = raw_path.decode("ascii")
         extensions: dict[str, Any] = {EXTENSION: exchange}
-        if not self._vouched:
-            extensions[VOUCH] = self._on_vouched
+        if not self._authenticated:
+            extensions[AUTHENTICATED] = self._on_authenticated
         scope = {
             **self._fixed,
             "http_version": version,
@@ -281,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
 
     def on_body(self, piece: bytes) -> None:
-        self._pace.body_bytes += len(piece)
+        self._progress.body_bytes += len(piece)
         if self._exchange is not None:
             self._exchange.on_body(piece)
 
@@ -289,7 +292,7 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.on_body_complete()
 
-    def _say(self, exchange: Exchange, refusal: Refusal, url: bytes) -> None:
+    def _refuse(self, exchange: Exchange, refusal: Refusal, url: bytes) -> None:
         path = url.partition(b"?")[0].decode("latin-1")
         body = self._callers.spell(refusal, path)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
@@ -305,17 +308,17 @@ class ClientConnection(asyncio.Protocol):
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
             log.exception("The answer to %r failed.", scope["path"])
-        if exchange.complete or exchange.left:
+        if exchange.complete or exchange.disconnected:
             return
         if exchange.began:
             self.transport.close()  # the caller sees that the answer is not whole
         else:
             exchange.keep_alive = False
-            self._say(exchange, Refusal(), scope["raw_path"])
+            self._refuse(exchange, Refusal(), scope["raw_path"])
 
 
 def protocol_of(callers: Callers) -> type[asyncio.Protocol]:
-    """What uvicorn makes connections with (`uvicorn.Config(http=…)`)."""
+    """The value of `uvicorn.Config(http=…)`."""
     return cast(type[asyncio.Protocol], functools.partial(ClientConnection, callers=callers))
 
 

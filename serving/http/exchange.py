@@ -1,5 +1,5 @@
-"""One request of a caller and its answer: ASGI's `receive` and `send`, and what works without
-waiting, for the relay."""
+"""One request of a client and its response: ASGI's `receive` and `send`, and methods for the relay
+that do not wait."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 EXTENSION = "mlx_fleet.exchange"
-"""Under `extensions`, where an ASGI scope holds its `Exchange`."""
-VOUCH = "mlx_fleet.vouch"
-"""Beside it, until a request of the connection has shown a key: what to call once one has."""
+"""Key of the `Exchange` under an ASGI scope's `extensions`."""
+AUTHENTICATED = "mlx_fleet.authenticated"
+"""Key beside it, until a request of the connection has shown a valid key: a function to call once
+one has."""
 PAUSE_BYTES = 64 * 1024
-"""A request of which more is unread makes its caller wait."""
+"""Unread bytes of a request from which on reading is paused."""
 _BODILESS = (204, 304)
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each} {each.phrase}\r\n".encode() for each in HTTPStatus}
 
 
 def as_get(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The scope of a HEAD as that of the GET whose body its `Exchange` leaves out."""
+    """The scope of a HEAD request as a GET, whose body its `Exchange` leaves out."""
     return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
 
 
-class Connection(Protocol):
-    """What carries an exchange."""
+class ExchangeTransport(Protocol):
+    """The connection that carries an exchange."""
 
     write: Callable[[bytes], None]
     write_paused: bool
-    """Whether the caller takes less than it is sent."""
+    """True if the client reads more slowly than the response is written."""
 
     async def drained(self) -> None:
         """Waits while `write_paused`."""
@@ -43,20 +44,20 @@ class Connection(Protocol):
     def resume_reading(self) -> None: ...
 
     def on_answered(self, exchange: Exchange) -> None:
-        """The answer is whole."""
+        """The response is complete."""
 
 
 class Exchange:
-    """What a connection makes of each request."""
+    """One request and its response."""
 
-    def __init__(self, connection: Connection, method: bytes, version: str) -> None:
-        self.left = False
-        """Whether the caller has gone; what is written after that is dropped."""
-        self.on_left: Callable[[], object] | None = None
-        """Called where the caller goes before its answer is whole."""
+    def __init__(self, connection: ExchangeTransport, method: bytes, version: str) -> None:
+        self.disconnected = False
+        """True once the client has disconnected; what is written after that is dropped."""
+        self.on_disconnect: Callable[[], object] | None = None
+        """Called if the client disconnects before its response is complete."""
         self.began = False
         self.status = 0
-        """Of the answer, once it has begun."""
+        """Status of the response, once it has begun."""
         self.complete = False
         self.keep_alive = version == "1.1"
         self.expects_continue = False
@@ -65,12 +66,12 @@ class Exchange:
         self._bodiless = method == b"HEAD"
         self._chunked = version == "1.1"
         self._head = b""
-        """Of the answer, until it leaves with the first bytes of its body."""
-        self._left_bytes = 0
-        """Of the length that the head promises."""
+        """The response's head, until it is sent with the first bytes of the body."""
+        self._remaining_bytes = 0
+        """Remaining bytes of the length in the head; -1 if there is none."""
         self._pieces: list[bytes] = []
         self._unread_bytes = 0
-        self._body_told = False
+        self._body_reported = False
         self._waiter: asyncio.Future[None] | None = None
 
     # --- ASGI ---
@@ -79,23 +80,23 @@ class Exchange:
         if self.expects_continue and not self.began:
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.expects_continue = False
-        while not (self.left or self.complete or self._pieces or self._untold):
+        while not (self.disconnected or self.complete or self._pieces or self._body_unreported):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        if self.left or self.complete:
+        if self.disconnected or self.complete:
             return {"type": "http.disconnect"}
         pieces, self._pieces = self._pieces, []
         if self._unread_bytes > PAUSE_BYTES:
             self._connection.resume_reading()
         self._unread_bytes = 0
-        self._body_told = self.body_complete
+        self._body_reported = self.body_complete
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return {"type": "http.request", "body": body, "more_body": not self.body_complete}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.begin(message["status"], message.get("headers", ()))
-            # Who sends a head and then waits for the body's first bytes shows the head first.
+            # A sender that waits for the first bytes of the body still sends its head now.
             asyncio.get_running_loop().call_soon(self._flush)
             return
         await self.drain()
@@ -105,13 +106,13 @@ class Exchange:
             self.end(message.get("body", b""))
 
     @property
-    def _untold(self) -> bool:
-        return self.body_complete and not self._body_told
+    def _body_unreported(self) -> bool:
+        return self.body_complete and not self._body_reported
 
     # --- the answer ---
 
     def begin(self, status: int, headers: Headers) -> None:
-        """The answer's head, which leaves with the first bytes of the body."""
+        """Starts the response; its head is sent with the first bytes of the body."""
         if self.began:
             raise RuntimeError("The answer has begun already.")
         lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
@@ -127,7 +128,8 @@ class Exchange:
             lines.append(b"transfer-encoding: chunked\r\n")
         else:
             self.keep_alive = False
-        # Whether a caller that was not told to go on sends its body all the same, nobody can tell.
+        # A client that expected `100 Continue` may send its body without it, or not: both are
+        # possible.
         self.keep_alive &= self.body_complete or not self.expects_continue
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
@@ -135,11 +137,11 @@ class Exchange:
         if not head.count(b"\n") == head.count(b"\r") == len(lines):
             raise RuntimeError("A header of the answer holds a line break.")
         self.began, self.status = True, status
-        self._left_bytes = -1 if length is None or self._bodiless else length
+        self._remaining_bytes = -1 if length is None or self._bodiless else length
         self._head = head + b"\r\n"
 
     def write(self, data: bytes) -> None:
-        """A piece of the answer's body. Whoever writes much asks `paused` first."""
+        """Writes a piece of the body. Check `paused` before writing much."""
         if not self.began or self.complete:
             raise RuntimeError("The answer has not begun or is complete.")
         if data and not self._bodiless:
@@ -150,7 +152,7 @@ class Exchange:
             self._write(data)
 
     def end(self, data: bytes = b"") -> None:
-        """The last piece of the answer's body, which may be empty."""
+        """Writes the last piece of the body, which may be empty."""
         if not self.began or self.complete:
             raise RuntimeError("The answer has not begun or is complete.")
         if self._bodiless:
@@ -159,7 +161,7 @@ class Exchange:
             data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
         else:
             self._count(data)
-            if self._left_bytes > 0:
+            if self._remaining_bytes > 0:
                 raise RuntimeError("The answer is shorter than its head says.")
         self._write(data)
         self.complete = True
@@ -168,8 +170,8 @@ class Exchange:
 
     @property
     def paused(self) -> bool:
-        """Whether the caller takes less than it is sent."""
-        return self._connection.write_paused and not self.left
+        """True if the client reads more slowly than the response is written."""
+        return self._connection.write_paused and not self.disconnected
 
     async def drain(self) -> None:
         """Waits while `paused`."""
@@ -177,16 +179,16 @@ class Exchange:
             await self._connection.drained()
 
     def _count(self, data: bytes) -> None:
-        if self._left_bytes >= 0:
-            self._left_bytes -= len(data)
-            if self._left_bytes < 0:
+        if self._remaining_bytes >= 0:
+            self._remaining_bytes -= len(data)
+            if self._remaining_bytes < 0:
                 raise RuntimeError("The answer is longer than its head says.")
 
     def _write(self, data: bytes) -> None:
         if self._head:
             data = self._head + data
             self._head = b""
-        if data and not self.left:
+        if data and not self.disconnected:
             self._connection.write(data)
 
     def _flush(self) -> None:
@@ -208,11 +210,11 @@ class Exchange:
         self._wake()
 
     def on_lost(self) -> None:
-        self.left = True
+        self.disconnected = True
         self._wake()
-        on_left, self.on_left = self.on_left, None
-        if on_left is not None and not self.complete:
-            on_left()
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        if on_disconnect is not None and not self.complete:
+            on_disconnect()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -220,9 +222,9 @@ class Exchange:
             waiter.set_result(None)
 
 
-def vouch(scope: Message) -> None:
-    """Says that the caller of this request has shown a valid key: until then its connection may be
-    cut off to make room for others."""
-    known: Callable[[], None] | None = scope.get("extensions", {}).get(VOUCH)
+def mark_authenticated(scope: Message) -> None:
+    """Reports that the client of this request has shown a valid key. Until then its connection may
+    be closed in favour of others."""
+    known: Callable[[], None] | None = scope.get("extensions", {}).get(AUTHENTICATED)
     if known is not None:
         known()

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 BACKLOG = 2048
-"""macOS holds no more than `sysctl kern.ipc.somaxconn`, 128 unless somebody has raised it."""
+"""macOS limits it to `sysctl kern.ipc.somaxconn`, 128 by default."""
 _ANSWER_S = 0.5
 _TRIES = 10
-"""To find one free port of several addresses."""
+"""Attempts to find one port that is free on several addresses."""
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 _Place = tuple[int, tuple[Any, ...]]
@@ -21,17 +21,17 @@ _Place = tuple[int, tuple[Any, ...]]
 
 
 class CannotListen(Exception):
-    """The sentence that a person is told."""
+    """The server cannot listen; the message is a sentence for people."""
 
 
 class PortInUse(CannotListen):
-    """Something else listens there."""
+    """Another server listens there."""
 
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Listens on every address that the host has, all on one port, IPv4 first; port 0 takes a free
-    one. `::` is all addresses of the machine, `0.0.0.0` all of IPv4. Raises `CannotListen`."""
+    """Listens on every address of the host, all on one port, IPv4 first; port 0 selects a free one.
+    `::` means all addresses of the machine, `0.0.0.0` all of IPv4. Raises `CannotListen`."""
     places = _places(host, port)
     if port:
         for family, address in places:
@@ -51,7 +51,7 @@ def url_of(host: str, listeners: Sequence[socket.socket]) -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether the host means all addresses of the machine."""
+    """True if the host means all addresses of the machine."""
     try:
         return not host or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -59,8 +59,8 @@ def is_unspecified(host: str) -> bool:
 
 
 def _places(host: str, port: int) -> list[_Place]:
-    # `::` on its own would take callers by IPv4 as well, with addresses like ::ffff:192.168.1.7,
-    # which are neither loopback nor known to who reads a log: each family has a socket of its own.
+    # `::` alone would also accept IPv4 clients, with addresses like ::ffff:192.168.1.7, which are
+    # not recognised as loopback and are unfamiliar in logs: each family has a socket of its own.
     names = [host]
     if is_unspecified(host) and ":" in host:
         names = ["0.0.0.0", host]
@@ -83,7 +83,7 @@ def _listen(host: str, port: int, places: list[_Place]) -> list[socket.socket]:
         try:
             return _listen_once(host, port, places)
         except PortInUse:
-            # The first address had that port free, another one did not.
+            # The port was free on the first address, but not on another.
             if port or attempt == _TRIES - 1:
                 raise
     raise AssertionError("unreachable")
@@ -126,9 +126,9 @@ def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def _is_answered(family: int, address: tuple[Any, ...]) -> bool:
-    """Whether something takes connections there. By BSD's SO_REUSEADDR, as on macOS, a bind to all
-    addresses succeeds beside a socket that listens on one of them, and the other way round; callers
-    then reach one or the other."""
+    """True if something accepts connections there. With BSD's SO_REUSEADDR, as on macOS, a bind to
+    all addresses succeeds beside a socket that listens on one of them, and vice versa; clients then
+    reach either of them."""
     host = address[0]
     if is_unspecified(host):
         host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
@@ -138,7 +138,8 @@ def _is_answered(family: int, address: tuple[Any, ...]) -> bool:
             caller.connect((host, *address[1:]))
         except OSError:
             return False
-        # A free port may have been given to this very connection, which then has both its ends.
+        # A free port may have been assigned to this very connection, which is then connected to
+        # itself.
         return bool(caller.getsockname() != caller.getpeername())
 
 

@@ -1,5 +1,5 @@
-"""A server that sleeps while nobody calls. uvicorn wakes ten times a second to see whether it is to
-end, which costs a laptop's battery."""
+"""A server that sleeps while there are no requests. uvicorn wakes ten times a second to check if it
+is to end, which costs a laptop's battery."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,11 @@ import contextlib
 import uvicorn
 
 DATE_S = 1.0
-"""How old the date of an answer may be."""
+"""Greatest age of the date in a response, in seconds."""
 
 
 class Stop:
-    """The wish that a server ends: from any thread, or from a handler of signals."""
+    """A request to stop the server, from any thread or from a signal handler."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -21,7 +21,7 @@ class Stop:
         self._is_set = True
         if self._waiting is not None:
             loop, event = self._waiting
-            # One that is closed has nobody who waits.
+            # Nothing waits on a closed loop.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(event.set)
 
@@ -29,9 +29,9 @@ class Stop:
         return self._is_set
 
     async def wait(self, timeout_s: float) -> None:
-        """Until it is set, or for so long."""
+        """Waits until it is set, or for so long."""
         event = asyncio.Event()
-        # Before it is looked at: whoever sets it meanwhile is seen, or wakes the loop.
+        # Registered before the check, so that a `set` in between is either seen or wakes the loop.
         self._waiting = asyncio.get_running_loop(), event
         if not self._is_set:
             with contextlib.suppress(TimeoutError):
@@ -40,14 +40,14 @@ class Stop:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn, ended by a `Stop`."""
+    """uvicorn's server, ended by a `Stop`."""
 
     def __init__(self, config: uvicorn.Config, stop: Stop) -> None:
         super().__init__(config)
         self._stop = stop
 
     async def main_loop(self) -> None:
-        # The number of the tick is 0 where the date is to be renewed.
+        # The date is renewed if the number of the tick is 0.
         while not await self.on_tick(0):
             await self._stop.wait(DATE_S)
 

@@ -1,4 +1,4 @@
-"""What a caller is told before any application sees its request. A class's docstring is its default
+"""Responses to requests that never reach an application. A class's docstring is its default
 message; its fields are HTTP status, error code and type of error."""
 
 
@@ -10,7 +10,7 @@ class Refusal(Exception):
     kind = "server_error"
     retry_after_s: int | None = None
     is_final: bool = False
-    """Whether the same request would be refused again."""
+    """True if the same request would be refused again."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -47,7 +47,7 @@ class HeadTooLong(Refusal):
 
 
 class NotImplementedHere(Refusal):
-    """That is not done here."""
+    """This server does not implement that."""
 
     status = 501
     code = "not_implemented"
@@ -64,7 +64,7 @@ class TooManyConnections(Refusal):
 
 
 class WrongHttpVersion(Refusal):
-    """HTTP/1.1 is spoken here."""
+    """This server accepts HTTP/1.1 only."""
 
     status = 505
     code = "http_version_not_supported"

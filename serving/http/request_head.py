@@ -1,5 +1,5 @@
-"""What a request's head must be before anything is made of it. Where two readers of a head could
-see two requests, there is none."""
+"""Checks a request's head before it is used. A head that two parsers could read as two different
+requests is refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from serving.http.refusals import NotARequest, NotImplementedHere, Refusal, Wron
 
 _HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)
 _OTHER_VERSIONS = ("Invalid HTTP version", "Expected dot", "Pause on PRI/Upgrade")
-"""What the parser says of requests in them."""
+"""Messages of the parser for requests in other versions."""
 
 
 def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the caller waits to be told to send the body. Raises what the request is refused
-    with; what the parser refuses itself, two lengths or a folded line, does not come here."""
+    """True if the client waits for `100 Continue` before it sends the body. Raises a `Refusal`; the
+    parser itself refuses two lengths or a folded line."""
     if version not in ("1.1", "1.0"):
         raise WrongHttpVersion
     hosts: list[bytes] = []
@@ -37,7 +37,7 @@ def check_head(version: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def read_target(method: bytes, target: bytes) -> tuple[bytes, bytes]:
-    """The path and the query of what a request asks for. Raises what it is refused with."""
+    """The path and the query of a request's target. Raises a `Refusal`."""
     if method == b"CONNECT":
         raise NotImplementedHere("This server is no proxy: CONNECT is not served.")
     if target.startswith(b"/") and b"?" not in target and b"#" not in target:
@@ -64,7 +64,7 @@ def _check_codings(version: str, codings: list[bytes]) -> None:
 
 
 def refusal_of(error: httptools.HttpParserError) -> Refusal:
-    """What a caller is told of bytes that the parser stopped at."""
+    """The refusal for bytes that the parser rejected."""
     cause = error.__context__
     if isinstance(cause, Refusal):  # raised by who was told of what it had read
         return cause

@@ -1,4 +1,4 @@
-"""Has the system find out that the machine at the other end of a connection is gone."""
+"""Makes the system detect that the machine at the other end of a connection is gone."""
 
 import contextlib
 import math
@@ -7,23 +7,24 @@ import sys
 from dataclasses import dataclass
 
 _TCP_RXT_CONNDROPTIME = 0x80
-"""Of macOS, which Python does not name: seconds for which what was sent is sent again."""
+"""The option of macOS, which Python does not name: seconds for which unacknowledged bytes are sent
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """When a silent connection is asked whether it is there still, and how often."""
+    """Times of the keepalive probes of a silent connection."""
 
     idle_s: int
     each_s: int
     count: int
     unread_s: float = 0.0
-    """How long bytes of ours may stay unread, where the system can limit it: no probe is sent while
-    they are on their way. 0: as long as it pleases the system."""
+    """Seconds that our bytes may stay unacknowledged, if the system can limit it: no probe is sent
+    while they are in transit. 0: the system's default."""
 
 
 def probe(connection: socket.socket, probes: Probes, platform: str = sys.platform) -> None:
-    """Has the system end the connection once its other end does not answer any more."""
+    """Makes the system end the connection once its other end does not answer any more."""
     options = {
         "TCP_KEEPIDLE": probes.idle_s,
         "TCP_KEEPALIVE": probes.idle_s,  # the same on macOS
@@ -37,7 +38,7 @@ def probe(connection: socket.socket, probes: Probes, platform: str = sys.platfor
     }
     if probes.unread_s and platform == "darwin":
         numbers[_TCP_RXT_CONNDROPTIME] = math.ceil(probes.unread_s)
-    # macOS takes no option for a connection that has ended already; its end is told next.
+    # macOS rejects options of a connection that has ended already; its end is reported next.
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for number, value in numbers.items():

@@ -1,4 +1,4 @@
-"""How far a command is, for who looks."""
+"""Progress bars of commands."""
 
 from rich.progress import Progress, ProgressColumn
 
@@ -6,6 +6,6 @@ from serving.terminal.screen import Screen
 
 
 def shown_bars(*columns: ProgressColumn) -> Progress:
-    """Bars on standard error, where that is a terminal."""
+    """Bars on standard error; disabled if that is no terminal."""
     console = Screen(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

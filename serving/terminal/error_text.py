@@ -1,4 +1,4 @@
-"""What an error says, for people: in its own words or in ours, never by its class's name."""
+"""Texts of errors for people: an error's own message or ours, never the name of its class."""
 
 _WORDS: tuple[tuple[type[BaseException], str], ...] = (
     (MemoryError, "there is not enough memory"),
@@ -10,8 +10,8 @@ _WORDS: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
-def said(error: BaseException) -> str:
-    """The first line, without a full stop at its end."""
+def error_text(error: BaseException) -> str:
+    """The first line of the error's message, without a full stop at its end."""
     lines = str(error).strip().splitlines()
     if lines:
         return lines[0].rstrip(". ")

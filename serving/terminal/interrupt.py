@@ -1,4 +1,4 @@
-"""How a command ends at Ctrl-C: one line, and the exit code that shells know it by."""
+"""Ends a command at Ctrl-C with one line, and with the exit code that shells expect."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ EXIT_CODE = 128 + signal.SIGINT
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, with a sentence on what is left of the work that it ended."""
+    """Ctrl-C, with a sentence on the state of the interrupted work."""
 
 
 def was_interrupted(error: BaseException) -> bool:
-    """Whether it is Ctrl-C at a question, which has errors of its own for that."""
+    """True if the error came from Ctrl-C at a prompt, which raises errors of its own."""
     return isinstance(error.__context__, KeyboardInterrupt)
 
 
-def leave(command: str, sentence: str) -> NoReturn:
-    """Ends the process at once: threads that wait for a network would hold it for as long as they
-    wait, and one more Ctrl-C would make each of them a traceback."""
+def exit_interrupted(command: str, sentence: str) -> NoReturn:
+    """Ends the process at once: threads that wait for a network would delay the exit, and another
+    Ctrl-C would print a traceback for each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     put(f"{command}: {shown(sentence or 'Stopped.')}", err=True)
     sys.stdout.flush()

@@ -1,12 +1,12 @@
-"""What goes to a terminal or a log: whoever made a text, it moves no cursor, colours nothing, hides
-nothing and begins no line of its own."""
+"""Makes text safe for a terminal or a log, whatever its source: it moves no cursor, sets no
+colours, hides nothing and starts no line of its own."""
 
 import logging
 import re
 import sys
 
 MOST_CHARS = 10_000
-"""Of one text; what is longer is nothing that anybody reads."""
+"""Most characters of one text; nobody reads more."""
 
 _BAD = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters: escape sequences begin with one of these
@@ -21,24 +21,24 @@ _NAMES = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 
 
 def shown(text: str) -> str:
-    """The text as one line, its bad characters spelled as in Python."""
+    """The text as one line, with its bad characters escaped as in Python."""
     if len(text) > MOST_CHARS:
         text = text[: MOST_CHARS - 1] + "…"
     return text if text.isprintable() else _IN_LINE.sub(_spelled, text)
 
 
 def shown_lines(text: str) -> str:
-    """The same for a text of several lines, whole."""
+    """The text with its line ends, and its bad characters escaped."""
     return text if text.isprintable() else _IN_LINES.sub(_spelled, text)
 
 
 def shown_json(text: str) -> str:
-    """The same for JSON, which stays what it says."""
+    """JSON with its bad characters escaped as in JSON, so that its value stays the same."""
     return text if text.isprintable() else _IN_LINES.sub(_json_spelled, text)
 
 
 def put(text: str = "", *, err: bool = False, end: str = "\n") -> None:
-    """Prints lines of ours, with whatever words of others, at once."""
+    """Prints lines, which may contain text of any source, and flushes."""
     print(shown_lines(text), end=end, file=sys.stderr if err else sys.stdout, flush=True)
 
 
@@ -49,14 +49,14 @@ def put_json(text: str) -> None:
 def log_lines(
     level: int = logging.WARNING, form: str = "%(levelname)s %(name)s: %(message)s"
 ) -> None:
-    """Records of this process from that level on go to standard error."""
+    """Logs records of this process from that level on to standard error."""
     lines = logging.StreamHandler()
     lines.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level, handlers=[lines])
 
 
 class LineFormatter(logging.Formatter):
-    """A record is one line; only a traceback has more."""
+    """Formats a record as one line; only a traceback has more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return shown(super().formatMessage(record))

@@ -1,4 +1,4 @@
-"""Tables and progress on a terminal, as `rich` draws them, with whatever words of others."""
+"""Tables and progress bars on a terminal, drawn by `rich`, with text of any source."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from serving.terminal.output import shown_lines
 
 
 class Screen(Console):
-    """Draws no escape sequences but its own. It takes no markup: words are words."""
+    """A console that prints no escape sequences but its own. It does not interpret markup."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from serving.http.timeouts import USUAL
+from serving.http.timeouts import DEFAULT_TIMEOUTS
 from serving.open_files import allow_many_files
 from tests.bench import processes
 from tests.bench.figures import Figure, median
@@ -21,7 +21,7 @@ STREAM_TOKENS = 20
 HEADS = 1000
 ASKED = 20
 HEALTH_MS = 100.0
-CLOSED_S = 1.5 * USUAL.head_s + 1
+CLOSED_S = 1.5 * DEFAULT_TIMEOUTS.head_s + 1
 """A connection is looked at each half of what a head may take; a second for the rest."""
 _LIMIT_S = 120.0
 
@@ -37,7 +37,7 @@ def measure(cores: Cores) -> Iterator[Figure]:
     note = f"slowest of {ASKED}, each on a connection of its own; median {median(health_s):.3f} s"
     worst_ms = max(health_s) * 1e3
     yield Figure(f"{what}, /health", worst_ms, "ms", HEALTH_MS, note=note, samples=tuple(health_s))
-    note = f"since the last was there; a head may take {USUAL.head_s:g} s"
+    note = f"since the last was there; a head may take {DEFAULT_TIMEOUTS.head_s:g} s"
     yield Figure(f"{what}, all closed", closed_s, "s", CLOSED_S, note=note)
 
 

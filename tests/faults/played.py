@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, cast
 
 from node.agent.disk import Disk
-from node.agent.watchdog import UNWATCHED_S, Caretaker
+from node.agent.watchdog import UNWATCHED_S, Watchdog
 from node.app import ScriptedStore
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
@@ -25,7 +25,7 @@ from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.hardware import Machine
 from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease, Pressure
 from node.models.formats import ModelFormats
-from node.models.pull_process import Told
+from node.models.pull_process import PullReport
 from node.models.pulls import Pulls
 from node.models.store import Contents, ModelEntry
 from node.protocol.lifecycle import Policies, PullCommand
@@ -296,14 +296,14 @@ class PlayedPulls(Pulls):
         super().__init__(node.store, node.on_change, node.supervisor.refresh, node.supervisor.awake)
         self._node = node
 
-    async def _pulled(self, pull: Any, command: PullCommand) -> Told | None:
+    async def _pulled(self, pull: Any, command: PullCommand) -> PullReport | None:
         pull.total_bytes = 4
         while pull.done_bytes < pull.total_bytes:
             await self._node.take(LOADS)
             pull.done_bytes += 1
             self._node.on_change()
             if self._node.chance.random() < self._node.failing:
-                return Told(failure="The hub fails.")
+                return PullReport(failure="The hub fails.")
         self._node.store.here[command.model] = ENTRIES[command.model]
         return None
 
@@ -350,7 +350,7 @@ class PlayedNode:
         self.supervisor.now_s = self.clock.time
         self.wishes = WishList(self.settings)
         self.supervisor.wishes = self.wishes.of
-        self.caretaker = Caretaker(self.supervisor, self.wishes, lambda: self.is_watched, STALL_S)
+        self.watchdog = Watchdog(self.supervisor, self.wishes, lambda: self.is_watched, STALL_S)
         self.watched_s = self.clock.now_s
         self.disk = Disk(self.store, self.supervisor, self.on_change)
         self.disk.pulls = PlayedPulls(self)
@@ -441,7 +441,7 @@ class PlayedNode:
         is_alone = self.clock.now_s - self.watched_s >= UNWATCHED_S
         self.witness.orders[task] = Order("", by_itself=True, is_alone=is_alone)
         try:
-            await self.caretaker.look()
+            await self.watchdog.check()
         finally:
             del self.witness.orders[task]
 

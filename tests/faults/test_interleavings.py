@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.agent.watchdog import UNWATCHED_S, is_over
+from node.agent.watchdog import UNWATCHED_S, is_idle_too_long
 from node.engines import processes as engines_module
 from node.errors import NodeError
 from node.ipc.messages import Pressure
@@ -228,7 +228,11 @@ class World:
         for each in whole:
             assert each.leases == 0
             assert each.state not in (ModelState.LOADING, ModelState.DRAINING)
-            if each.state is ModelState.READY and each.idle_s is not None and is_over(each):
+            if (
+                each.state is ModelState.READY
+                and each.idle_s is not None
+                and is_idle_too_long(each)
+            ):
                 assert each.keep_alive_s is not None
                 assert each.idle_s - each.keep_alive_s <= 2 * SETTLE_S
 
@@ -241,7 +245,7 @@ class World:
             await asyncio.sleep(UNWATCHED_S / 2)
             await self.node.look_after()
         self.check()
-        assert not any(is_over(each) for each in self.node.status().models)
+        assert not any(is_idle_too_long(each) for each in self.node.status().models)
 
 
 Happening = Callable[[World], Coroutine[Any, Any, None]]

@@ -122,13 +122,13 @@ def test_what_any_kind_of_cache_has_on_disk_is_told_again_and_reused(
         tokens = (*tokens, *engine.outputs["a"], *prompt(60, 2))
         digest.on_events(engine.call(lambda: _flushed(engine)))
         before = [digest.entry(hash_) for hash_ in (1, 2, 3)]
-        kept = digest.kept()
+        saved = digest.saved()
     with Driver(kind, spec=spec) as engine:
         digest = PrefixDigest(snapshot_only=engine.engine.info.snapshot_only)
         digest.on_events(engine.call(engine.engine.take_cache_events))
         files = digest.files()
-        for each in kept:
-            digest.revive(files[each.file], each)
+        for each in saved:
+            digest.restore(files[each.file], each)
         assert [digest.entry(hash_) for hash_ in (1, 2, 3)] == before
         last = before[-1]
         assert last is not None and last.tier is Tier.DISK and last.usable_tokens > 100

@@ -24,7 +24,7 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.settings import Settings
-from serving.http.timeouts import USUAL, Patience
+from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from tests.fakes import NO_TLS
 
 WAIT_S = 30.0
@@ -114,7 +114,7 @@ async def running(
     script: Script | None = None,
     *,
     hold_head_s: float = 5.0,
-    patience: Patience = USUAL,
+    timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
     **fields: Any,
 ) -> AsyncIterator[RunningAgent]:
     """An agent whose engines follow `script`, unless `fields`, which are further settings, name
@@ -124,7 +124,7 @@ async def running(
     file.write_bytes(msgspec.json.encode(script or Script()))
     settings = Settings(home=home, **{"engine": "scripted", "script": file, **fields})
     token, _ = load_token(settings)
-    app = build_app(settings, hold_head_s=hold_head_s, patience=patience)
+    app = build_app(settings, hold_head_s=hold_head_s, timeouts=timeouts)
     listener = socket.create_server(("127.0.0.1", 0))
     # Passed on to its connections. The product's loop sets it by itself; without it each answer
     # on a connection that stays waits some 40 ms.

@@ -444,7 +444,7 @@ async def test_closing_gives_up_a_write_that_never_ends(
 async def test_a_closed_registry_takes_no_work(tmp_path: Path) -> None:
     opened = await open_migrated(tmp_path / "registry.db")
     await opened.close()
-    with pytest.raises(RegistryClosed, match="takes no more work"):
+    with pytest.raises(RegistryClosed, match="accepts no more work"):
         await opened.write(note)
     with pytest.raises(RegistryClosed):
         async with opened.read():

@@ -43,7 +43,7 @@ from router.upstream.credentials import NodeCredential
 from router.upstream.origins import Origins
 from serving.http.callers import Callers
 from serving.http.client_connection import ClientConnection
-from serving.http.timeouts import USUAL, Patience
+from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 
 WAIT_S = 20.0
 """Longest wait for anything that must happen."""
@@ -437,10 +437,12 @@ class _Errors(logging.Handler):
 
 
 @asynccontextmanager
-async def serving(app: Any, patience: Patience = USUAL) -> AsyncIterator[tuple[int, ServerState]]:
+async def serving(
+    app: Any, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS
+) -> AsyncIterator[tuple[int, ServerState]]:
     """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
     config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
-    callers = Callers(refusal_body, patience=patience)
+    callers = Callers(refusal_body, timeouts=timeouts)
     config.load()
     state = ServerState()
     errors = _Errors()
@@ -462,12 +464,12 @@ async def serving(app: Any, patience: Patience = USUAL) -> AsyncIterator[tuple[i
 
 @asynccontextmanager
 async def running_router(
-    folder: Path, patience: Patience = USUAL, **fields: Any
+    folder: Path, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS, **fields: Any
 ) -> AsyncIterator[RunningRouter]:
     settings = Settings(home=folder / "router", **fields)
     async with open_core(settings) as core:
         key = settings.first_key_file.read_text().strip()
-        async with serving(build_app(core), patience) as (port, state):
+        async with serving(build_app(core), timeouts) as (port, state):
             running = RunningRouter(core, port, key, state)
             yield running
             for caller in running.callers:

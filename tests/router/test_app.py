@@ -159,7 +159,7 @@ async def test_a_connection_is_known_by_a_valid_key_only(
     router: RunningRouter, monkeypatch: pytest.MonkeyPatch, path: str, *, admin: bool
 ) -> None:
     known: list[ClientConnection] = []
-    monkeypatch.setattr(ClientConnection, "_on_vouched", lambda each: known.append(each))
+    monkeypatch.setattr(ClientConnection, "_on_authenticated", lambda each: known.append(each))
     refused = await router.send("GET", path, x_api_key="wrong")
     assert (await refused.head(), known) == (401, [])
     key = router.core.settings.admin_key_file.read_text().strip() if admin else router.key

@@ -23,12 +23,12 @@ async def test_is_held_from_the_first_work_until_a_while_after_the_last(
 ) -> None:
     awake = Awake(StayAwake.BUSY)
     awake.start()
-    with awake.held():
-        with awake.held():
+    with awake.work():
+        with awake.work():
             await caffeinate.until(begun())
         assert caffeinate.notes == [begun()]
     await caffeinate.until(begun(), TOLD)
-    with awake.held():
+    with awake.work():
         await caffeinate.until(begun(), TOLD, begun())
     await awake.close()
     assert caffeinate.notes == [begun(), TOLD, begun(), TOLD]
@@ -40,7 +40,7 @@ async def test_work_within_the_while_goes_on_with_the_same_process(
     monkeypatch.setattr("serving.awake.RELEASE_S", RELEASE_S)
     awake = Awake(StayAwake.BUSY)
     for _ in range(3):
-        with awake.held():
+        with awake.work():
             await caffeinate.until(begun())
     assert awake._timer is not None
     left_s = awake._timer.when() - asyncio.get_running_loop().time()
@@ -53,7 +53,7 @@ async def test_always_is_from_the_start_to_the_end(caffeinate: Caffeinate) -> No
     awake = Awake(StayAwake.ALWAYS)
     awake.start()
     await caffeinate.until(begun())
-    with awake.held():
+    with awake.work():
         pass
     await asyncio.sleep(0)
     await awake.close()
@@ -63,7 +63,7 @@ async def test_always_is_from_the_start_to_the_end(caffeinate: Caffeinate) -> No
 async def test_never_is_never(caffeinate: Caffeinate) -> None:
     awake = Awake(StayAwake.NEVER)
     awake.start()
-    with awake.held():
+    with awake.work():
         assert awake._task is None
     await awake.close()
     assert caffeinate.notes == []
@@ -72,7 +72,7 @@ async def test_never_is_never(caffeinate: Caffeinate) -> None:
 async def test_without_the_command_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     awake = Awake(StayAwake.BUSY)
-    with awake.held():
+    with awake.work():
         assert awake._task is None
     await awake.close()
     assert refusal(StayAwake.BUSY) is None
@@ -85,13 +85,13 @@ async def test_a_command_that_ends_by_itself_is_told_of_and_not_begun_at_each_re
     command = caffeinate.folder / "caffeinate"
     command.write_text(command.read_text().replace("while", "exit 3; while"))
     awake = Awake(StayAwake.BUSY)
-    with awake.held():
+    with awake.work():
         await caffeinate.until(begun())
         async with asyncio.timeout(20):
             while not caplog.messages:
                 await asyncio.sleep(0.01)
         for _ in range(3):
-            with awake.held():
+            with awake.work():
                 await asyncio.sleep(0)
     await awake.close()
     assert caffeinate.notes == [begun()]

@@ -23,7 +23,7 @@ class Asking:
         self.tasks: list[tuple[str, asyncio.Task[Share]]] = []
 
     async def ask(self, caller: str, size: int = 1) -> asyncio.Task[Share]:
-        task = asyncio.create_task(self.shares.take(caller, size))
+        task = asyncio.create_task(self.shares.acquire(caller, size))
         self.tasks.append((caller, task))
         await asyncio.sleep(0)
         return task
@@ -56,9 +56,9 @@ async def test_what_is_given_back_goes_to_each_in_turn_and_to_each_callers_first
     first = [await asking.ask("a") for _ in range(4)]
     others = [await asking.ask("b") for _ in range(3)]
     assert await asking.granted() == "aab"
-    (await first[0]).give_back()
+    (await first[0]).release()
     assert await asking.granted() == "aaab"
-    (await first[1]).give_back()
+    (await first[1]).release()
     assert await asking.granted() == "aaabb"
     assert [task.done() for task in (*first, *others)] == [True] * 3 + [False] + [True] * 2 + [
         False
@@ -73,53 +73,53 @@ async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> 
     await asking.ask("a", 1)
     # All that is given back is for who holds nothing.
     for task in small[:4]:
-        (await task).give_back()
+        (await task).release()
     assert await asking.granted() == "aaaaa"
-    (await small[4]).give_back()
+    (await small[4]).release()
     assert await asking.granted() == "aaaaab"
     asking.end()
 
 
 async def test_more_than_there_is_counts_as_all_there_is() -> None:
     shares = FairShares(5, TooManyWaiting)
-    share = await shares.take("a", 50)
-    assert shares.held == 5
+    share = await shares.acquire("a", 50)
+    assert shares.granted_total == 5
     share.resize(2)
-    assert shares.held == 2
-    share.give_back()
-    share.give_back()
-    assert shares.held == 0
+    assert shares.granted_total == 2
+    share.release()
+    share.release()
+    assert shares.granted_total == 0
 
 
 async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
     asking = Asking(2)
-    held = await asking.ask("a", 2)
+    granted_total = await asking.ask("a", 2)
     large, small = await asking.ask("b", 2), await asking.ask("b", 1)
     large.cancel()
     await asyncio.wait({large})
-    (await held).give_back()
+    (await granted_total).release()
     assert await asking.granted() == "abb"
-    assert (await small) and asking.shares.held == 1
+    assert (await small) and asking.shares.granted_total == 1
     asking.end()
 
 
 async def test_one_that_leaves_as_it_is_granted_gives_it_back() -> None:
     asking = Asking(1)
-    held = await asking.ask("a")
+    granted_total = await asking.ask("a")
     waiting = await asking.ask("b")
-    (await held).give_back()
+    (await granted_total).release()
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert asking.shares.held == 0
+    assert asking.shares.granted_total == 0
 
 
 async def test_a_block_gives_back_what_it_held() -> None:
     shares = FairShares(3, TooManyWaiting)
     with pytest.raises(ValueError, match="so"):
-        async with shares.holding("a", 3):
-            assert shares.held == 3
+        async with shares.acquired("a", 3):
+            assert shares.granted_total == 3
             raise ValueError("so")
-    assert shares.held == 0
+    assert shares.granted_total == 0
 
 
 async def test_a_caller_with_too_many_waiting_is_refused_and_others_are_not(
@@ -130,7 +130,7 @@ async def test_a_caller_with_too_many_waiting_is_refused_and_others_are_not(
     for _ in range(3):
         await asking.ask("a")
     with pytest.raises(TooManyWaiting):
-        await asking.shares.take("a", 1)
+        await asking.shares.acquire("a", 1)
     await asking.ask("b")
     assert await asking.granted() == "ab"
     asking.end()
@@ -152,11 +152,11 @@ def test_all_are_granted_in_the_end_and_never_more_than_there_is(
             await asyncio.sleep(0)
             shares += [task.result() for task in left if task.done()]
             left = [task for task in left if not task.done()]
-            assert asking.shares.held <= 10
+            assert asking.shares.granted_total <= 10
             assert shares, "somebody holds something, or all have been granted"
-            shares.pop(order.randrange(len(shares))).give_back()
+            shares.pop(order.randrange(len(shares))).release()
         for share in shares:
-            share.give_back()
-        assert asking.shares.held == 0
+            share.release()
+        assert asking.shares.granted_total == 0
 
     asyncio.run(run())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.process_lock import ProcessLock, Taken
+from serving.process_lock import LockTaken, ProcessLock
 
 HOLD = """
 import pathlib, sys
@@ -28,7 +28,7 @@ def test_the_process_that_holds_it_is_named_until_it_ends_however_it_does(tmp_pa
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(Taken) as taken:
+        with pytest.raises(LockTaken) as taken:
             ProcessLock(place)
         assert taken.value.pid == other.pid
         other.kill()
@@ -47,7 +47,7 @@ def test_it_is_given_back(tmp_path: Path) -> None:
 def test_a_holder_that_cannot_be_told_is_none(tmp_path: Path, text: str) -> None:
     held = ProcessLock(tmp_path / "agent")
     (tmp_path / "agent.pid").write_text(text)
-    with pytest.raises(Taken) as taken:
+    with pytest.raises(LockTaken) as taken:
         ProcessLock(tmp_path / "agent")
     assert taken.value.pid is None
     held.release()

@@ -25,29 +25,29 @@ class Clocks:
 def test_a_sleep_is_what_only_the_time_of_day_has_seen() -> None:
     clocks = Clocks()
     clocks.work(3600)
-    assert clocks.gauge.look() is None
+    assert clocks.gauge.check() is None
     clocks.wall.advance(8 * 3600)
     clocks.work(1)
-    assert clocks.gauge.look() == pytest.approx(8 * 3600)
-    assert clocks.gauge.look() is None, "once"
+    assert clocks.gauge.check() == pytest.approx(8 * 3600)
+    assert clocks.gauge.check() is None, "once"
     clocks.work(60)
-    assert clocks.gauge.look() is None
+    assert clocks.gauge.check() is None
 
 
 def test_a_short_one_and_a_clock_that_is_set_back_are_none() -> None:
     clocks = Clocks()
     for seconds in (LEAST_S - 1, LEAST_S - 1, -7200):
         clocks.wall.advance(seconds)
-        assert clocks.gauge.look() is None
+        assert clocks.gauge.check() is None
     clocks.wall.advance(LEAST_S + 1)
-    assert clocks.gauge.look() == pytest.approx(LEAST_S + 1)
+    assert clocks.gauge.check() == pytest.approx(LEAST_S + 1)
 
 
 async def test_each_sleep_is_told_though_who_hears_of_it_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(sleep_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(sleep_watch, "CHECK_S", 0.0)
     clocks, woken = Clocks(), asyncio.Event()
 
     async def wake() -> None:

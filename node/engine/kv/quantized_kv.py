@@ -15,7 +15,7 @@ from mlx_lm.models.cache import (
 from node.engine.base import LoadError
 from node.engine.kv.cache_tree import Caches, adopt, assemble, flatten
 from node.engine.kv.codec import group_size
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 _PROBE_TOKENS = 16
 _MOST_DIFFERENCE = {4: 0.7, 8: 0.2}
@@ -212,7 +212,7 @@ def check_live_bits(network: Any, bits: int) -> tuple[int, ...]:
     try:
         found = _probe(network, live_caches(network, bits, groups))
     except _FORWARD_ERRORS as error:
-        reason = said(error).split(".")[0]
+        reason = error_text(error).split(".")[0]
         raise LoadError(f"This model cannot run with quantised KV: {reason}.") from error
     norm = mx.linalg.norm
     difference = float(norm(found - expected) / norm(expected - expected.mean()))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.models.saved_hashes import HashingStopped, KeptOfFolder, sha256_of, write_kept
+from node.models.saved_hashes import FolderRecord, HashingStopped, sha256_of, write_record
 
 KEPT_FOLDER = "digests"
 _NAME_BYTES = 16
@@ -28,7 +28,7 @@ class Stamp(NamedTuple):
     inode: int
 
 
-class _Kept(KeptOfFolder, frozen=True):
+class _Kept(FolderRecord, frozen=True):
     files: dict[str, tuple[Stamp, str]]
     """By name, of each that has been hashed."""
 
@@ -56,7 +56,7 @@ class Digests:
             if _stamps(self._folder) != self._stamps:
                 raise HashingStopped
             kept[name] = self._stamps[name], digest
-            write_kept(self._file(), _Kept(str(self._folder), kept))
+            write_record(self._file(), _Kept(str(self._folder), kept))
         return {name: digest for name, (_, digest) in kept.items()}
 
     def _is_all(self, kept: dict[str, tuple[Stamp, str]]) -> bool:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from node.engine.base import LoadError
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.model.weights import UnsupportedModel, load_network
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 _CONTEXT_KEYS = (
     "max_position_embeddings",
@@ -165,7 +165,7 @@ def _logits_width(network: Any) -> int:
 def _line(error: Exception) -> str:
     """An error's message on one line, without its full stop. A list of names that begins on its
     second line is cut after a few."""
-    first, *names = (str(error).strip() or said(error)).splitlines()
+    first, *names = (str(error).strip() or error_text(error)).splitlines()
     shown = ", ".join(name.strip(" ,.") for name in names[:_NAMES])
     if not first.rstrip().endswith(":") or not shown:
         return first.rstrip(".: ")

@@ -18,7 +18,7 @@ from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown
 from router.types import Caller
-from serving.http.exchange import vouch
+from serving.http.exchange import mark_authenticated
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
                     core = core_of()
                     key = key_from_headers(request.scope["headers"])
                     request.state.admin = Admin(core, core.keys.check(key, SCOPE_ADMIN))
-                    vouch(request.scope)
+                    mark_authenticated(request.scope)
                     _refuse_unknown(request, known)
                     return await handle(request)
                 except (

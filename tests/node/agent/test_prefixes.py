@@ -20,7 +20,7 @@ from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.models.store import ModelEntry
 from node.prompt.late_chain import LateChain
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
-from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
+from node.protocol.prefix import Chain, OutputText, ResponseOutput, chain_with_output, read_fields
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 
@@ -184,8 +184,8 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
         first = (await agent.client.post(path, content=body)).json()
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        said = Said(first["output"][0]["content"][0]["text"])
-        chain = answered(chain, Answer(path, [said]))
+        said = OutputText(first["output"][0]["content"][0]["text"])
+        chain = chain_with_output(chain, ResponseOutput(path, [said]))
         await listener.until_told()
         assert set(chain.hashes) <= set(listener.mirror.values)
         body = msgspec.json.encode(
@@ -247,10 +247,10 @@ async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path
                 await asyncio.sleep(0)
         (stored,) = listener.mirror.stored
         assert (stored.response_id, stored.origin) == (first["id"], "router/key")
-        said = Said(first["output"][0]["content"][0]["text"])
+        said = OutputText(first["output"][0]["content"][0]["text"])
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        end = answered(chain, Answer(path, [said])).end
+        end = chain_with_output(chain, ResponseOutput(path, [said])).end
         assert (stored.hash, stored.front, stored.size_bytes) == end
 
 
@@ -296,8 +296,8 @@ async def test_requests_of_one_id_are_told_apart(tmp_path: Path) -> None:
         for body, answer in zip(bodies, answers, strict=True):
             chain = listener.chainer.chain(read_fields(body), path, "scripted")
             assert chain is not None
-            said = Said(answer.json()["choices"][0]["message"]["content"])
-            whole = answered(chain, Answer(path, [said]))
+            said = OutputText(answer.json()["choices"][0]["message"]["content"])
+            whole = chain_with_output(chain, ResponseOutput(path, [said]))
             assert set(whole.hashes) <= set(listener.mirror.values)
 
 

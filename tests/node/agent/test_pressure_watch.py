@@ -75,7 +75,7 @@ async def test_an_agent_says_when_its_machine_has_slept(
     caplog.set_level(logging.INFO)
     wall, monotonic = FakeClock(), FakeClock()
     gauge = SleepGauge(wall, monotonic)
-    monkeypatch.setattr(sleep_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(sleep_watch, "CHECK_S", 0.0)
     monkeypatch.setattr(agent_module, "watch_sleep", lambda: watch_sleep(gauge=gauge))
     async with running(tmp_path) as agent, asyncio.timeout(WAIT_S):
         wall.advance(3600)

@@ -7,7 +7,7 @@ import logging
 import msgspec
 import pytest
 
-from node.agent.status_bounds import SoundModels
+from node.agent.status_bounds import ModelFilter
 from node.protocol.bounds import MAX_MODELS
 from node.protocol.messages import ModelState, ModelStatus
 
@@ -32,7 +32,7 @@ def test_a_model_that_breaks_a_bound_hides_no_other(
     bad: ModelStatus, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    sound = SoundModels()
+    sound = ModelFilter()
     for _ in range(3):
         assert sound.of((bad, GOOD)) == (GOOD,)
     assert len(caplog.messages) == 1 and repr(bad.name) in caplog.messages[0]
@@ -40,12 +40,12 @@ def test_a_model_that_breaks_a_bound_hides_no_other(
 
 def test_a_long_reason_is_clipped_and_its_model_told() -> None:
     failed = ModelStatus("m", ModelState.FAILED, 5, reason="because " * 1000)
-    (told,) = SoundModels().of((failed,))
+    (told,) = ModelFilter().of((failed,))
     assert told.reason is not None and len(told.reason) == 2000
     assert told.reason.startswith("because") and told.reason.endswith("…")
 
 
 def test_of_too_many_models_the_first_are_told(caplog: pytest.LogCaptureFixture) -> None:
     many = [msgspec.structs.replace(GOOD, name=f"m{index}") for index in range(MAX_MODELS + 2)]
-    assert SoundModels().of(many) == tuple(many[:MAX_MODELS])
+    assert ModelFilter().of(many) == tuple(many[:MAX_MODELS])
     assert len(caplog.messages) == 2

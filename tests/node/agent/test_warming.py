@@ -12,7 +12,7 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import warming
-from node.agent.warm_prompts import Told, WarmProgress, WarmResult, decode_told
+from node.agent.warm_prompts import WarmProgress, WarmReport, WarmResult, decode_report
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
 from node.engines.memory_budget import Leases
@@ -38,10 +38,10 @@ SYSTEM = {"messages": [{"role": "system", "content": LONG}]}
 MODEL = {"model": "scripted"}
 
 
-async def warm_lines(agent: RunningAgent, *requests: dict[str, Any]) -> list[Told]:
+async def warm_lines(agent: RunningAgent, *requests: dict[str, Any]) -> list[WarmReport]:
     response = await agent.client.post(PATH_WARM, json={**MODEL, "requests": requests})
     assert response.status_code == 200, response.text
-    return [decode_told(line) for line in response.text.splitlines()]
+    return [decode_report(line) for line in response.text.splitlines()]
 
 
 async def warmed(agent: RunningAgent, *requests: dict[str, Any]) -> list[WarmResult]:

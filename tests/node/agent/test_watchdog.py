@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Caretaker
+from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Watchdog
 from node.engine.scripted.script import Script
 from node.engines.residency_policy import WishList
 from node.errors import EngineDied, LoadFailure, UnknownModel
@@ -38,12 +38,12 @@ class Watched:
         supervisor.wishes = self.wishes.of
         self.is_watched = is_watched
         self._it = it
-        self.caretaker = Caretaker(supervisor, self.wishes, lambda: self.is_watched, STALL_S)
+        self.watchdog = Watchdog(supervisor, self.wishes, lambda: self.is_watched, STALL_S)
 
     async def look_after(self, seconds: float) -> ModelState:
         """A round so much later."""
         self.late_s += seconds
-        await self.caretaker.look()
+        await self.watchdog.check()
         return self._it.supervisor.status()[0].state
 
 
@@ -90,7 +90,7 @@ async def test_a_model_that_serves_is_not_idle() -> None:
 async def test_a_pinned_model_is_loaded_and_stays() -> None:
     async with world() as it:
         node = Watched(it, pins=("scripted",))
-        await node.caretaker.look()
+        await node.watchdog.check()
         await it.until(ModelState.READY)
         assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
 
@@ -98,29 +98,29 @@ async def test_a_pinned_model_is_loaded_and_stays() -> None:
 async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_unloaded() -> None:
     async with world() as it:
         node = Watched(it, is_watched=True, pins=("scripted",))
-        await node.caretaker.look()
-        await asyncio.wait(node.caretaker._loading)
+        await node.watchdog.check()
+        await asyncio.wait(node.watchdog._loading)
         node.wishes.set(Policies("r", {}, rests=True))
         (before,) = it.supervisor.status()
         assert not before.pinned
         await it.supervisor.unload(await it.entry(), before.generation)
         for _ in range(3):
             assert await node.look_after(5.0) is ModelState.ON_DISK
-            assert not node.caretaker._loading
+            assert not node.watchdog._loading
         assert it.supervisor.status()[0].generation == before.generation
         node.wishes.set(Policies("r", {}))
-        await node.caretaker.look()
+        await node.watchdog.check()
         await it.until(ModelState.READY)
 
 
 async def test_a_load_of_a_pin_ends_where_the_node_is_to_rest() -> None:
     async with world(Script(load_delay_s=60.0)) as it:
         node = Watched(it, is_watched=True, pins=("scripted",))
-        await node.caretaker.look()
+        await node.watchdog.check()
         await it.until(ModelState.LOADING)
         node.wishes.set(Policies("r", {}, rests=True))
-        await node.caretaker.look()
-        await asyncio.wait(node.caretaker._loading)
+        await node.watchdog.check()
+        await asyncio.wait(node.watchdog._loading)
         assert it.supervisor.status()[0].leases == 0
 
 
@@ -164,7 +164,7 @@ async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:
         with it.supervisor.serving(await it.entry()) as lease:
             await lease.ready()
             row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
-            await node.caretaker.look()
+            await node.watchdog.check()
             await node.look_after(STALL_S - 10.0)
             assert handle.link.alive
             await node.look_after(20.0)
@@ -195,8 +195,8 @@ async def test_why_a_pinned_model_is_not_loaded_is_logged_once(
     async with world(budget_bytes=GIB) as it:
         node = Watched(it, pins=("scripted",))
         for _ in range(3):
-            await node.caretaker.look()
-            await asyncio.wait(node.caretaker._loading)
+            await node.watchdog.check()
+            await asyncio.wait(node.watchdog._loading)
         assert len(caplog.messages) == 1 and "is not loaded" in caplog.messages[0]
 
 
@@ -206,7 +206,7 @@ async def test_an_engine_that_is_stopped_is_killed_too() -> None:
         handle = await it.touch()
         os.kill(handle.link.pid or 0, signal.SIGSTOP)
         row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
-        await node.caretaker.look()
+        await node.watchdog.check()
         await node.look_after(STALL_S + 10.0)
         with pytest.raises(EngineDied):
             while not row.ended:

@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from node.commands import bench
-from node.commands.agent_client import CommandFailed, Place
-from node.commands.bench_load import Answer, Load, Stall, Streams, worst_gap
+from node.commands.agent_client import CommandFailed, ServerAddress
+from node.commands.bench_load import BenchClient, Stall, StreamedResponse, Streams, worst_gap
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 
-SIZES = bench.Sizes(answer=8, prompt=60, long_prompt=200, long_answer=500)
+SIZES = bench.BenchSizes(answer=8, prompt=60, long_prompt=200, long_answer=500)
 SCRIPT = Script(
     token_interval_s=0.002,
     prefill_s_per_token=0.0005,
@@ -99,7 +99,9 @@ async def test_a_server_that_is_not_there_or_refuses_is_one_line(
 
 
 async def test_the_bar_counts_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(Place("http://x"), "m", httpx.MockTransport(lambda _: httpx.Response(200)))
+    load = BenchClient(
+        ServerAddress("http://x"), "m", httpx.MockTransport(lambda _: httpx.Response(200))
+    )
     bars, seen = Progress(disable=True), []
 
     async def ask() -> Streams:
@@ -139,7 +141,7 @@ async def test_a_server_without_usage_is_measured_by_its_pieces() -> None:
         delta(role="assistant"), delta(reasoning="a"), delta(content="b"), {"usage": None}
     )
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
-    load = Load(Place("http://x"), "m", transport)
+    load = BenchClient(ServerAddress("http://x"), "m", transport)
     await load.calibrate()
     found = await load.sessions(1, 2, 10, 4)
     assert (found.prompt_tokens, found.cached_tokens) == (0, None)
@@ -159,19 +161,21 @@ async def test_a_server_without_usage_is_measured_by_its_pieces() -> None:
     ],
 )
 async def test_a_refusal_is_told_in_the_servers_words(response: httpx.Response, words: str) -> None:
-    load = Load(Place("http://x"), "m", httpx.MockTransport(lambda request: response))
+    load = BenchClient(
+        ServerAddress("http://x"), "m", httpx.MockTransport(lambda request: response)
+    )
     with pytest.raises(CommandFailed, match=words):
         await load.stall(2, 4, 4)
     await load.close()
 
 
 def test_an_answer_without_a_piece_is_there_when_it_ends() -> None:
-    assert Answer(1.0, ended_s=3.0).ttft_s == 2.0
-    assert Answer(1.0, ended_s=3.0, times_s=[1.5, 2.0]).ttft_s == 0.5
+    assert StreamedResponse(1.0, ended_s=3.0).ttft_s == 2.0
+    assert StreamedResponse(1.0, ended_s=3.0, times_s=[1.5, 2.0]).ttft_s == 0.5
 
 
 def test_a_gap_counts_if_it_overlaps_the_time() -> None:
-    answer = Answer(0.0, ended_s=10.0, times_s=[1.0, 2.0, 5.0, 6.0, 9.5])
+    answer = StreamedResponse(0.0, ended_s=10.0, times_s=[1.0, 2.0, 5.0, 6.0, 9.5])
     assert worst_gap(answer, 4.0, 7.0) == 3.5
     assert worst_gap(answer, 4.0, 5.5) == 3.0
     assert worst_gap(answer, 9.5, 20.0) is None

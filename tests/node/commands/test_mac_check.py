@@ -9,7 +9,7 @@ import pytest
 
 from node.commands import mac_check, mac_settings, trials
 from node.commands.mac_check import (
-    Wanted,
+    FullCheckOptions,
     findings,
     last_soak,
     probed,
@@ -26,8 +26,8 @@ def line(ok: bool | None = True, section: str = "played") -> Line:
 
 
 @pytest.fixture
-def wanted(tmp_path: Path) -> Wanted:
-    return Wanted(Settings(home=tmp_path / "home"), tmp_path)
+def wanted(tmp_path: Path) -> FullCheckOptions:
+    return FullCheckOptions(Settings(home=tmp_path / "home"), tmp_path)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 
 def test_the_report_is_written_as_json_and_as_text(
-    wanted: Wanted, asked: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+    wanted: FullCheckOptions, asked: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_full(wanted, as_json=False)
     report = json.loads((wanted.out / "mac-report.json").read_text())
@@ -59,14 +59,14 @@ def test_the_report_is_written_as_json_and_as_text(
 
 
 def test_a_line_that_failed_makes_the_command_fail(
-    wanted: Wanted, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    wanted: FullCheckOptions, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "limits", lambda: iter([line(ok=False)]))
     assert not run_full(wanted, as_json=True)
 
 
 def test_without_the_model_its_sections_say_how_to_get_it(
-    wanted: Wanted, asked: list[tuple[str, ...]]
+    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
 ) -> None:
     found = {each.section: each for each in findings(wanted)}
     assert "make mac-check" in found["answers"].found
@@ -75,7 +75,7 @@ def test_without_the_model_its_sections_say_how_to_get_it(
 
 
 def test_with_the_model_all_sections_are_tried(
-    wanted: Wanted, asked: list[tuple[str, ...]]
+    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
 ) -> None:
     wanted.model.mkdir(parents=True)
     (wanted.model / "config.json").write_text("{}")
@@ -89,7 +89,7 @@ def test_with_the_model_all_sections_are_tried(
     ]
 
 
-def test_on_linux_each_line_of_a_mac_says_so(wanted: Wanted) -> None:
+def test_on_linux_each_line_of_a_mac_says_so(wanted: FullCheckOptions) -> None:
     lines = list(mac_settings.settings_of_macos(wanted.settings, lambda _command: None, mac=False))
     assert len(lines) == 5
     assert all(each.ok is None and "this is no Mac" in each.found for each in lines)
@@ -106,7 +106,7 @@ class Panic(BaseException):
 
 
 def test_a_soak_that_did_not_end_is_told_at_the_next_run(
-    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    wanted: FullCheckOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def panic(*_section: str) -> Iterator[Line]:
         yield line()
@@ -122,7 +122,7 @@ def test_a_soak_that_did_not_end_is_told_at_the_next_run(
 
 
 def test_a_soak_that_is_stopped_leaves_no_mark(
-    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+    wanted: FullCheckOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_section: str) -> Iterator[Line]:
         yield line()
@@ -134,12 +134,14 @@ def test_a_soak_that_is_stopped_leaves_no_mark(
     assert list(last_soak(wanted)) == []
 
 
-def test_a_soak_that_ends_leaves_no_mark(wanted: Wanted, asked: list[tuple[str, ...]]) -> None:
+def test_a_soak_that_ends_leaves_no_mark(
+    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
+) -> None:
     assert len(list(soak(wanted))) == 1
     assert list(last_soak(wanted)) == []
 
 
-def test_the_report_names_no_host_and_no_user(wanted: Wanted) -> None:
+def test_the_report_names_no_host_and_no_user(wanted: FullCheckOptions) -> None:
     lines = [
         *mac_settings.system(lambda _command: None, None),
         *trials.limits(),

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from node.errors import DownloadError
-from node.models.download import Arrivals, ArrivingFile, WantedFile
+from node.models.download import Downloads, ExpectedFile, PartialFile
 
 DATA = bytes(range(256)) * 100
 GIT_SHA1 = hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest()
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
 
-def whole(_file: WantedFile, out: ArrivingFile) -> None:
+def whole(_file: ExpectedFile, out: PartialFile) -> None:
     out.write(DATA[out.tell() :])
 
 
@@ -25,35 +25,35 @@ def whole(_file: WantedFile, out: ArrivingFile) -> None:
 class PlayedSource:
     """Gives what `gives` writes."""
 
-    gives: Callable[[WantedFile, ArrivingFile], None] = whole
+    gives: Callable[[ExpectedFile, PartialFile], None] = whole
     asked: list[tuple[str, int]] = field(default_factory=list)
     """Path, and from which byte on."""
 
-    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+    def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
         self.asked.append((file.path, out.tell()))
         self.gives(file, out)
 
-    def wrong(self, file: WantedFile) -> DownloadError:
+    def wrong(self, file: ExpectedFile) -> DownloadError:
         return DownloadError(f"{file.path} is wrong.")
 
 
-def arrive(folder: Path, source: PlayedSource, *files: WantedFile, at_once: int = 1) -> int:
+def arrive(folder: Path, source: PlayedSource, *files: ExpectedFile, at_once: int = 1) -> int:
     """How many bytes were told of."""
     told: list[int] = []
-    Arrivals(folder, source, told.append).run(files, at_once)
+    Downloads(folder, source, told.append).run(files, at_once)
     return sum(told)
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        WantedFile("a.json", len(DATA), sha256=SHA256),
-        WantedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
-        WantedFile("a.json", len(DATA)),
+        ExpectedFile("a.json", len(DATA), sha256=SHA256),
+        ExpectedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
+        ExpectedFile("a.json", len(DATA)),
     ],
 )
 def test_a_file_goes_on_where_it_is_and_is_not_asked_for_when_it_is_whole(
-    tmp_path: Path, file: WantedFile
+    tmp_path: Path, file: ExpectedFile
 ) -> None:
     (tmp_path / "a.json").write_bytes(DATA[:1000])
     source = PlayedSource()
@@ -66,11 +66,11 @@ def test_a_file_goes_on_where_it_is_and_is_not_asked_for_when_it_is_whole(
 @pytest.mark.parametrize(
     "file",
     [
-        WantedFile("a.json", len(DATA), sha256=SHA256),
-        WantedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
+        ExpectedFile("a.json", len(DATA), sha256=SHA256),
+        ExpectedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
     ],
 )
-def test_what_was_another_file_is_begun_anew(tmp_path: Path, file: WantedFile) -> None:
+def test_what_was_another_file_is_begun_anew(tmp_path: Path, file: ExpectedFile) -> None:
     for other in (bytes(1000), bytes(len(DATA)), bytes(len(DATA) + 1)):
         (tmp_path / "a.json").write_bytes(other)
         assert arrive(tmp_path, PlayedSource(), file) == len(DATA)
@@ -78,17 +78,17 @@ def test_what_was_another_file_is_begun_anew(tmp_path: Path, file: WantedFile) -
 
 
 def test_a_wrong_file_is_not_kept(tmp_path: Path) -> None:
-    def other(_file: WantedFile, out: ArrivingFile) -> None:
+    def other(_file: ExpectedFile, out: PartialFile) -> None:
         out.write(bytes(len(DATA) - out.tell()))
 
-    for file in (WantedFile("a.json", len(DATA), SHA256), WantedFile("a.json", len(DATA) + 1)):
+    for file in (ExpectedFile("a.json", len(DATA), SHA256), ExpectedFile("a.json", len(DATA) + 1)):
         with pytest.raises(DownloadError, match="a.json is wrong"):
             arrive(tmp_path, PlayedSource(other), file)
         assert (tmp_path / "a.json").read_bytes() == b""
 
 
 def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> None:
-    def anew(_file: WantedFile, out: ArrivingFile) -> None:
+    def anew(_file: ExpectedFile, out: PartialFile) -> None:
         out.write(b"from the begin")
         with pytest.raises(OSError, match="begin only"):
             out.seek(5)
@@ -96,7 +96,7 @@ def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> N
         out.write(DATA)
 
     (tmp_path / "a.json").write_bytes(DATA[:10])
-    assert arrive(tmp_path, PlayedSource(anew), WantedFile("a.json", len(DATA), SHA256)) == len(
+    assert arrive(tmp_path, PlayedSource(anew), ExpectedFile("a.json", len(DATA), SHA256)) == len(
         DATA
     )
     assert (tmp_path / "a.json").read_bytes() == DATA
@@ -105,14 +105,14 @@ def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> N
 def test_a_piece_is_hashed_beside_the_next_one_and_before_its_buffer_is_used_again(
     tmp_path: Path,
 ) -> None:
-    file = WantedFile("a.json", len(DATA), sha256=SHA256)
+    file = ExpectedFile("a.json", len(DATA), sha256=SHA256)
     third = len(DATA) // 3
     pieces = [DATA[:third], DATA[third : 2 * third], DATA[2 * third :]]
     may_hash = threading.Event()
     buffers = bytearray(third + 9), bytearray(third + 9)
     with (tmp_path / "a.json").open("ab+") as out, ThreadPoolExecutor(1) as hasher:
         hasher.submit(may_hash.wait, 10)
-        arriving = ArrivingFile(file, out, lambda _: None, hasher)
+        arriving = PartialFile(file, out, lambda _: None, hasher)
         for index, piece in enumerate(pieces):
             buffer = memoryview(buffers[index % 2])[: len(piece)]
             buffer[:] = piece
@@ -127,7 +127,7 @@ def test_the_first_failure_stops_the_other_files(tmp_path: Path) -> None:
     begun = threading.Barrier(2, timeout=10)
     ended = threading.Event()
 
-    def give(file: WantedFile, out: ArrivingFile) -> None:
+    def give(file: ExpectedFile, out: PartialFile) -> None:
         begun.wait()
         if file.path == "bad.json":
             raise DownloadError("It was cut.")
@@ -138,7 +138,7 @@ def test_the_first_failure_stops_the_other_files(tmp_path: Path) -> None:
             ended.set()
 
     source = PlayedSource(give)
-    files = [WantedFile(f"{name}.json", 10**9) for name in ("good", "bad", "never")]
+    files = [ExpectedFile(f"{name}.json", 10**9) for name in ("good", "bad", "never")]
     with pytest.raises(DownloadError, match="It was cut"):
         arrive(tmp_path, source, *files, at_once=2)
     assert ended.is_set()

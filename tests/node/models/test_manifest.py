@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.models.manifest import KEPT_FOLDER, Manifests, is_model_file, model_files
+from node.models.manifest import MANIFESTS_FOLDER, Manifests, is_model_file, model_files
 from node.models.saved_hashes import HashingStopped
 from node.models.store import ModelEntry, read_entry
 from tests.node.model_folders import CONFIG, make_model, safetensors
@@ -82,7 +82,7 @@ def test_only_what_has_changed_is_hashed_again(tmp_path: Path) -> None:
 def test_what_a_copy_was_checked_against_is_kept(tmp_path: Path) -> None:
     entry = entry_of(make_model(tmp_path / "m"))
     files = Manifests(tmp_path / "elsewhere").of(entry, never)
-    Manifests(tmp_path).keep(entry, files)
+    Manifests(tmp_path).save(entry, files)
     assert Manifests(tmp_path).of(entry, always) == files
 
 
@@ -100,9 +100,9 @@ def test_hashes_of_a_model_that_is_gone_are_forgotten(tmp_path: Path) -> None:
     for file in gone.iterdir():
         file.unlink()
     gone.rmdir()
-    (tmp_path / KEPT_FOLDER / "torn.json").write_text("{")
+    (tmp_path / MANIFESTS_FOLDER / "torn.json").write_text("{")
     Manifests(tmp_path).of(entry_of(here, "here"), never)
-    assert sorted(file.name for file in (tmp_path / KEPT_FOLDER).iterdir()) == [
+    assert sorted(file.name for file in (tmp_path / MANIFESTS_FOLDER).iterdir()) == [
         "here.json",
         "torn.json",
     ]

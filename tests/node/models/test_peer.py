@@ -15,7 +15,7 @@ import pytest
 
 from node.errors import DownloadError
 from node.models import peer as peer_copy
-from node.models.download import Arrivals
+from node.models.download import Downloads
 from node.models.peer import PeerFailed, PeerSource, check_paths
 from node.protocol.lifecycle import ManifestFile, Peer
 from serving.unreached import cause_of
@@ -82,7 +82,7 @@ def copy(peer: PlayedPeer, folder: Path, files: dict[str, bytes] | None = None) 
     """Copies what `files` says the peer has; how many bytes were told of."""
     told: list[int] = []
     source = PeerSource(Peer(peer.url, share(files or FILES)), "org/tiny")
-    Arrivals(folder, source, told.append).run(source.wanted(), at_once=1)
+    Downloads(folder, source, told.append).run(source.files(), at_once=1)
     return sum(told)
 
 

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 
 from node.errors import BadRequest, DownloadError
 from node.models import pull_lock
-from node.models.download import ArrivingFile, Source, WantedFile
+from node.models.download import ExpectedFile, FileSource, PartialFile
 from node.models.huggingface import Hub
 from node.models.manifest import Manifests
 from node.models.model_files import read_source
@@ -53,10 +53,10 @@ class ScriptedHub(Hub):
         self.asked.append(command)
         if self.error is not None:
             raise self.error
-        files = tuple(WantedFile(path, len(data)) for path, data in self.files.items())
+        files = tuple(ExpectedFile(path, len(data)) for path, data in self.files.items())
         return HubPlan(self.commit, files)
 
-    def source(self, command: PullCommand, commit: str) -> Source:
+    def source(self, command: PullCommand, commit: str) -> FileSource:
         self.downloads += 1
         assert commit == self.commit
         return _Files(self)
@@ -66,14 +66,14 @@ class _Files:
     def __init__(self, hub: ScriptedHub) -> None:
         self._hub = hub
 
-    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+    def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
         assert file.path.endswith((".json", ".safetensors"))
         if file.path != self._hub.lost:
             out.write(self._hub.files[file.path][out.tell() :])
         if self._hub.download_error is not None:
             raise self._hub.download_error
 
-    def wrong(self, file: WantedFile) -> DownloadError:
+    def wrong(self, file: ExpectedFile) -> DownloadError:
         return DownloadError(f"{file.path} is wrong.")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from node.errors import BadRequest, ShuttingDown, UnknownModel
 from node.models.model_files import PARTIAL_MARKER
-from node.models.pull_process import Told
+from node.models.pull_process import PullReport
 from node.models.pulls import FIRST_RETRY_S, GOES_ON, LAST_RETRY_S, Pulls
 from node.models.store import ModelStore
 from node.protocol.lifecycle import Peer, PullCommand
@@ -149,10 +149,10 @@ class Stuck(Pulls):
     ends: list[int]
     is_final = False
 
-    async def _pulled(self, pull: Any, command: PullCommand) -> Told | None:
+    async def _pulled(self, pull: Any, command: PullCommand) -> PullReport | None:
         self.command = command
         pull.done_bytes = self.ends.pop(0)
-        return Told(failure="It fails.", is_final=self.is_final)
+        return PullReport(failure="It fails.", is_final=self.is_final)
 
     async def until_still(self) -> None:
         while self.is_running("m"):
@@ -195,10 +195,10 @@ async def test_what_the_hub_does_not_deliver_is_tried_again_by_the_agent_itself(
         assert status.reason == f"It fails. {GOES_ON}" and not status.wants_peer
         waits_s.append(status.retry_after_s)
         clock.advance(status.retry_after_s - 0.1)
-        pulls.go_on()
+        pulls.retry_due()
         assert not pulls.is_running("m")
         clock.advance(0.1)
-        pulls.go_on()
+        pulls.retry_due()
         assert pulls.statuses()[0].reason is None
         await pulls.until_still()
         assert pulls.command == FROM_HUB
@@ -212,7 +212,7 @@ async def test_what_another_try_would_not_change_is_not_tried_again(tmp_path: Pa
     pulls.begin(FROM_HUB)
     await pulls.until_still()
     clock.advance(LAST_RETRY_S)
-    pulls.go_on()
+    pulls.retry_due()
     (status,) = pulls.statuses()
     assert (status.reason, status.retry_after_s) == ("It fails.", 0.0)
 
@@ -224,21 +224,21 @@ async def test_a_pull_that_waits_for_its_next_try_ends_when_it_is_cancelled_or_r
     pulls = stuck(tmp_path, clock, [0, 0, 0])
 
     async def given_up(name: str) -> None:
-        pulls.give_up(name)
+        pulls.stop_retries(name)
 
     for end in (pulls.cancel, given_up):
         pulls.begin(FROM_HUB)
         await pulls.until_still()
         clock.advance(LAST_RETRY_S)
         await end("m")
-        pulls.go_on()
+        pulls.retry_due()
         assert not pulls.is_running("m")
     assert pulls.statuses()[0].retry_after_s == 0.0
     pulls.begin(FROM_HUB)
     await pulls.until_still()
     clock.advance(LAST_RETRY_S)
     await pulls.close()
-    pulls.go_on()
+    pulls.retry_due()
     assert not pulls.is_running("m")
 
 
@@ -254,7 +254,7 @@ async def test_a_router_goes_on_with_nothing_that_is_cancelled_or_that_it_need_n
     await world.pulls.start()
     with pytest.raises(UnknownModel):
         world.pulls.begin(msgspec.structs.replace(resumed, model="org/half"))
-    world.pulls.give_up("org/tiny")
+    world.pulls.stop_retries("org/tiny")
     assert not any(status.wants_peer for status in world.pulls.statuses())
     with pytest.raises(UnknownModel):
         world.pulls.begin(resumed)

@@ -11,7 +11,7 @@ from node.engine.cache.index import Node
 from node.engine.cache.prefix_cache import EDGE_TOKENS, PrefixCache
 from node.ipc.messages import CacheEvent, CacheEventKind
 from node.prefixes.digest import PrefixDigest
-from node.prefixes.saved_positions import Kept
+from node.prefixes.saved_positions import SavedPositions
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier
 from tests.fakes import FakeClock
@@ -102,15 +102,15 @@ class World:
             self.tier.finish()
             self.cache.poll()
             self.take_events(())
-        kept = self.digest.kept()
+        saved = self.digest.saved()
         self.tier = self.tier.restarted()
         self.start()
         self.take_events(())
         files = self.digest.files()
-        there = [each for each in kept if each.file in files]
+        there = [each for each in saved if each.file in files]
         self.revived += len(there)
         for each in there:
-            self.digest.revive(files[each.file], each)
+            self.digest.restore(files[each.file], each)
         prefixes = {self.prefixes[hash_] for each in there for hash_ in each.hashes}
         self.bound = {each for each in prefixes if each and len(self.path(each)[0]) == len(each)}
         now = {self.prefixes[each] for each in told(self.digest)}
@@ -334,11 +334,11 @@ def test_what_is_in_files_is_told_again_after_a_restart() -> None:
     asked(digest, [10, 20, 30], 31)
     digest.on_events([stored(1, 0, 20), stored(2, 20, 30, parent=1)])
     digest.on_events([filed(CacheEventKind.FILED, 1, 0, 20, 77)])
-    assert digest.has_unkept
-    kept = digest.kept()
-    assert [each.file for each in kept] == [77]
-    assert dict(zip(kept[0].hashes, kept[0].tokens, strict=True)) == {1: 10, 2: 20}
-    assert not digest.has_unkept
+    assert digest.has_unsaved
+    saved = digest.saved()
+    assert [each.file for each in saved] == [77]
+    assert dict(zip(saved[0].hashes, saved[0].tokens, strict=True)) == {1: 10, 2: 20}
+    assert not digest.has_unsaved
     later = PrefixDigest(snapshot_only=False)
     # The file's entry has been cut, since another one goes on from within.
     later.on_events(
@@ -349,12 +349,12 @@ def test_what_is_in_files_is_told_again_after_a_restart() -> None:
         ]
     )
     assert later.files() == {77: 2, 78: 3}
-    later.revive(2, kept[0])
+    later.restore(2, saved[0])
     assert told(later) == {1: (10, Tier.DISK), 2: (20, Tier.DISK)}
     later.on_events([evicted(2)])
     assert told(later) == {1: (10, Tier.DISK)}
     # The rest of the file is there, but no entry for it.
-    later.revive(1, kept[0])
+    later.restore(1, saved[0])
     assert told(later) == {1: (10, Tier.DISK)}
 
 
@@ -363,16 +363,16 @@ def test_what_a_request_has_bound_is_not_revived() -> None:
     digest.on_events([filed(CacheEventKind.SPILLED, 1, 0, 20, 77)])
     asked(digest, [8], 21)
     digest.on_events([stored(2, 0, 20)])
-    digest.revive(1, Kept(77, array("Q", [1, 2]), array("I", [10, 20])))
+    digest.restore(1, SavedPositions(77, array("Q", [1, 2]), array("I", [10, 20])))
     assert told(digest) == {1: (8, Tier.MEMORY), 2: (20, Tier.DISK)}
 
 
 def test_nothing_is_revived_for_an_entry_of_another_file() -> None:
     digest = PrefixDigest(snapshot_only=False)
     digest.on_events([filed(CacheEventKind.SPILLED, 1, 0, 20, 78)])
-    kept = Kept(77, array("Q", [1]), array("I", [10]))
-    digest.revive(1, kept)
-    digest.revive(9, kept)
+    saved = SavedPositions(77, array("Q", [1]), array("I", [10]))
+    digest.restore(1, saved)
+    digest.restore(9, saved)
     assert told(digest) == {}
 
 
@@ -385,8 +385,8 @@ def test_no_more_is_kept_than_the_limit_and_one_entry() -> None:
             [stored(number, 0, 20), filed(CacheEventKind.FILED, number, 0, 20, number)]
         )
         digest.on_end("r")
-    assert [each.file for each in digest.kept(3)] == [1, 2]
-    assert len(digest.kept()) == 5
+    assert [each.file for each in digest.saved(3)] == [1, 2]
+    assert len(digest.saved()) == 5
 
 
 def test_a_removed_hash_is_told_once() -> None:

@@ -90,7 +90,7 @@ async def test_what_was_kept_waits_for_the_engine_and_comes_in_pieces(
     life.tell(FILED, 7)
     await life.feed.close()
     life = Life(tmp_path)
-    read = next(iter(life.feed._keeping))
+    read = next(iter(life.feed._saving))
     await asyncio.wait({read}, timeout=0.05)
     assert not len(life.digest)
     life.tell(SPILLED, 7)
@@ -123,7 +123,7 @@ async def test_nothing_is_told_of_another_file_or_of_none(tmp_path: Path) -> Non
     for events in ((), (event(SPILLED, 8),)):
         life = Life(tmp_path)
         life.feed.on_cache_events("m", events)
-        tasks = tuple(life.feed._keeping)
+        tasks = tuple(life.feed._saving)
         digest = life.digest
         await asyncio.wait(tasks, timeout=0.05)
         await life.feed.close()
@@ -151,7 +151,7 @@ async def test_what_is_cleared_is_not_kept(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.tell(SPILLED, 7)
     digest = life.digest
-    await asyncio.wait(tuple(life.feed._keeping), timeout=0.05)
+    await asyncio.wait(tuple(life.feed._saving), timeout=0.05)
     await life.feed.close()
     assert not len(digest)
 
@@ -159,5 +159,5 @@ async def test_what_is_cleared_is_not_kept(tmp_path: Path) -> None:
 async def test_without_a_disk_cache_nothing_is_kept() -> None:
     feed = PrefixFeed(EventHub())
     feed.on_loaded(ModelEntry("m", Path(), 0, 1000, 0), Loaded(0, 1000, 4, 100))
-    assert not feed._keeping
+    assert not feed._saving
     await feed.close()

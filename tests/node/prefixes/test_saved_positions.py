@@ -11,13 +11,13 @@ import pytest
 from node.defaults import Defaults
 from node.ipc.kv_files import POSITIONS_NAME
 from node.prefixes import saved_positions
-from node.prefixes.saved_positions import Kept, keep, kept_in, prompt_key
+from node.prefixes.saved_positions import SavedPositions, load_positions, prompt_key, save_positions
 
 DAY = datetime.date(2030, 1, 31)
 NEXT_DAY = datetime.date(2030, 2, 1)
 KEPT = [
-    Kept((1 << 64) - 1, array("Q", [(1 << 64) - 1, 5]), array("I", [0, (1 << 32) - 1])),
-    Kept(7, array("Q"), array("I")),
+    SavedPositions((1 << 64) - 1, array("Q", [(1 << 64) - 1, 5]), array("I", [0, (1 << 32) - 1])),
+    SavedPositions(7, array("Q"), array("I")),
 ]
 
 
@@ -33,37 +33,37 @@ def key(folder: Path, variables: dict[str, str] | None = None, version: str = "1
 
 
 def test_what_was_kept_is_found_again(tmp_path: Path) -> None:
-    keep(tmp_path, b"key", KEPT[:1])
-    keep(tmp_path, b"key", KEPT)
-    assert kept_in(tmp_path, b"key") == KEPT
+    save_positions(tmp_path, b"key", KEPT[:1])
+    save_positions(tmp_path, b"key", KEPT)
+    assert load_positions(tmp_path, b"key") == KEPT
     assert [path.name for path in tmp_path.iterdir()] == [POSITIONS_NAME]
     assert stat.S_IMODE((tmp_path / POSITIONS_NAME).stat().st_mode) == 0o600
 
 
 def test_without_a_file_nothing_was_kept(tmp_path: Path) -> None:
-    assert kept_in(tmp_path, b"key") == []
-    assert kept_in(tmp_path / "none", b"key") == []
+    assert load_positions(tmp_path, b"key") == []
+    assert load_positions(tmp_path / "none", b"key") == []
 
 
 def test_what_was_kept_under_another_key_is_void(tmp_path: Path) -> None:
-    keep(tmp_path, b"key", KEPT)
-    assert kept_in(tmp_path, b"another") == []
+    save_positions(tmp_path, b"key", KEPT)
+    assert load_positions(tmp_path, b"another") == []
 
 
 def test_a_torn_or_changed_file_is_void_wherever_it_is_torn(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keep(tmp_path, b"key", KEPT)
+    save_positions(tmp_path, b"key", KEPT)
     file = tmp_path / POSITIONS_NAME
     data = file.read_bytes()
     for length in range(len(data)):
         file.write_bytes(data[:length])
-        assert kept_in(tmp_path, b"key") == []
+        assert load_positions(tmp_path, b"key") == []
         file.write_bytes(data[:length] + bytes([data[length] ^ 1]) + data[length + 1 :])
-        assert kept_in(tmp_path, b"key") == []
+        assert load_positions(tmp_path, b"key") == []
     assert all("is damaged" in each.message for each in caplog.records)
-    keep(tmp_path, b"key", KEPT)
-    assert kept_in(tmp_path, b"key") == KEPT
+    save_positions(tmp_path, b"key", KEPT)
+    assert load_positions(tmp_path, b"key") == KEPT
 
 
 def test_what_another_version_wrote_is_void(
@@ -71,25 +71,25 @@ def test_what_another_version_wrote_is_void(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(saved_positions, "_VERSION", 2)
-        keep(tmp_path, b"key", KEPT)
-    assert kept_in(tmp_path, b"key") == []
+        save_positions(tmp_path, b"key", KEPT)
+    assert load_positions(tmp_path, b"key") == []
 
 
 def test_a_folder_that_is_gone_is_not_made_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        keep(tmp_path / "gone", b"key", KEPT)
+        save_positions(tmp_path / "gone", b"key", KEPT)
     assert "not kept for the next start" in caplog.text
     assert not (tmp_path / "gone").exists()
 
 
 def test_a_write_that_was_cut_off_leaves_what_was_there(tmp_path: Path) -> None:
-    keep(tmp_path, b"key", KEPT)
+    save_positions(tmp_path, b"key", KEPT)
     (tmp_path / POSITIONS_NAME).with_suffix(".tmp").write_bytes(b"half")
-    assert kept_in(tmp_path, b"key") == KEPT
-    keep(tmp_path, b"key", KEPT[1:])
-    assert kept_in(tmp_path, b"key") == KEPT[1:]
+    assert load_positions(tmp_path, b"key") == KEPT
+    save_positions(tmp_path, b"key", KEPT[1:])
+    assert load_positions(tmp_path, b"key") == KEPT[1:]
 
 
 def test_a_copy_of_a_model_has_the_same_key(tmp_path: Path) -> None:

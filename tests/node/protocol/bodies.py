@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from node.protocol.prefix import Answer, Called, Chain, Chainer, Said, read_fields
+from node.protocol.prefix import Chain, Chainer, OutputCall, OutputText, ResponseOutput, read_fields
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
@@ -84,9 +84,9 @@ def shuffled(value: Any, chance: random.Random) -> Any:
     return dict(items)
 
 
-def answer_of(path: str, turn: Turn) -> Answer:
-    calls = [Called(name, json.dumps(arguments)) for name, arguments in turn.calls or ()]
-    return Answer(path, [*([Said(turn.text)] if turn.text else []), *calls])
+def answer_of(path: str, turn: Turn) -> ResponseOutput:
+    calls = [OutputCall(name, json.dumps(arguments)) for name, arguments in turn.calls or ()]
+    return ResponseOutput(path, [*([OutputText(turn.text)] if turn.text else []), *calls])
 
 
 def _chat(turns: list[Turn], system: str, spelling: Spelling) -> dict[str, Any]:

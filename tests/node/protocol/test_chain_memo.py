@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from node.protocol import bodies
-from node.protocol.chain_memo import ChainMemo, Made, item_ends
+from node.protocol.chain_memo import ChainMemo, ItemChain, item_ends
 from node.protocol.prefix import Chainer
 from tests.node.protocol.bodies import MESSAGES, chain_of
 
@@ -28,12 +28,12 @@ def marked(session: int, count: int) -> dict[str, Any]:
     return {"model": "m", "system": "sys", "messages": messages}
 
 
-def made_of(items: list[str], hashes: list[int]) -> Made:
+def made_of(items: list[str], hashes: list[int]) -> ItemChain:
     """A list of items with a position each."""
     numbers = array("I", range(2, len(items) + 2))
     text = ("[" + ", ".join(items)).encode()
     sizes = array("I", [8 * number for number in range(1, len(items) + 2)])
-    return Made(text, array("Q", [1, *hashes]), sizes, numbers)
+    return ItemChain(text, array("Q", [1, *hashes]), sizes, numbers)
 
 
 def test_a_session_is_held_once_however_its_marks_of_caching_move() -> None:
@@ -93,7 +93,7 @@ def test_what_many_prompts_begin_with_is_made_and_held_once(
             asked["messages"] = asked["messages"][1 : 1 + count]
             chain_of(asked, MESSAGES, chainer)
     assert len(made) == 1
-    assert len(made[0]) < chainer._memo._held_bytes < 2 * len(made[0])
+    assert len(made[0]) < chainer._memo._used_bytes < 2 * len(made[0])
 
 
 def test_a_preamble_counts_and_is_let_go_of_when_it_was_not_used_for_longest() -> None:
@@ -107,9 +107,9 @@ def test_a_preamble_counts_and_is_let_go_of_when_it_was_not_used_for_longest() -
     assert memo.preamble((b"begin", b"b" * 3000)) is None
     assert memo.preamble((b"begin", b"a" * 3000)) == numbers
     assert memo.longest(KEY, b'["a"]') is not None
-    assert 6000 < memo._held_bytes <= 11_000
+    assert 6000 < memo._used_bytes <= 11_000
     memo.put_preamble((b"begin", b"d" * 11_000), numbers)
-    assert memo._held_bytes == 0
+    assert memo._used_bytes == 0
     assert memo.preamble((b"begin", b"a" * 3000)) is None
 
 
@@ -132,7 +132,7 @@ def test_all_that_is_held_counts_and_no_more_is_held_than_may_be() -> None:
         memo.put(KEY, made)
         held = memo._families[KEY]
         numbers = sum(20 * len(each.items) + len(each.text) for each in held)
-        assert numbers < memo._held_bytes <= 1 << 16
+        assert numbers < memo._used_bytes <= 1 << 16
     assert len(held) > 1
 
 

@@ -5,7 +5,7 @@ import pytest
 from node.protocol.errors import is_final
 
 
-@pytest.mark.parametrize("tells_wait", [False, True])
+@pytest.mark.parametrize("has_retry_after", [False, True])
 @pytest.mark.parametrize(
     ("status", "final"),
     [
@@ -26,11 +26,11 @@ from node.protocol.errors import is_final
     ],
 )
 def test_a_request_that_is_at_fault_itself_is_not_worth_another_try(
-    status: int, final: bool, tells_wait: bool
+    status: int, final: bool, has_retry_after: bool
 ) -> None:
-    assert is_final(status, tells_wait=tells_wait) is final
+    assert is_final(status, has_retry_after=has_retry_after) is final
 
 
 def test_who_is_turned_away_without_a_time_need_not_come_back() -> None:
-    assert is_final(429, tells_wait=False)
-    assert not is_final(429, tells_wait=True)
+    assert is_final(429, has_retry_after=False)
+    assert not is_final(429, has_retry_after=True)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocol.chain_memo import MOST_MADE
+from node.protocol.chain_memo import MOST_CHAINS
 from node.protocol.prefix import (
     PIECE_BYTES,
-    Answer,
-    Called,
     Chain,
     Chainer,
-    Said,
-    answered,
+    OutputCall,
+    OutputText,
+    ResponseOutput,
+    chain_with_output,
     read_fields,
 )
 from node.protocol.prefix import read_fields as fields_of
@@ -128,7 +128,7 @@ def test_the_answered_chain_is_that_of_the_answer_given_back(
     path: str, turns: list[Turn], answer: Turn, system: str
 ) -> None:
     asked = [*turns, Turn("go on")]
-    longer = answered(chain_of(body(path, asked, system), path), answer_of(path, answer))
+    longer = chain_with_output(chain_of(body(path, asked, system), path), answer_of(path, answer))
     back = Spelling("other", parts=True)
     following = chain_of(body(path, [*asked, answer, Turn("and")], system, spelling=back), path)
     assert begins(following, longer)
@@ -171,10 +171,10 @@ def test_turns_forks_and_repeats_of_long_sessions_come_out_of_the_memo_as_they_a
 
 def test_the_memo_is_bounded_however_many_sessions_begin_alike() -> None:
     chainer = Chainer()
-    for number in range(MOST_MADE + 9):
+    for number in range(MOST_CHAINS + 9):
         chain_of(body(CHAT, [Turn("same " * 1000), Turn(str(number), ())]), CHAT, chainer)
     (family,) = chainer._memo._families.values()
-    assert len(family) == MOST_MADE
+    assert len(family) == MOST_CHAINS
 
 
 @each_dialect
@@ -340,7 +340,7 @@ def test_a_response_goes_on_from_the_chain_before_as_if_it_had_all_been_sent() -
     whole = chain_of(body(RESPONSES, turns, "sys"), RESPONSES)
     items = body(RESPONSES, turns)["input"]
     first = chain_of(body(RESPONSES, turns[:1], "sys"), RESPONSES)
-    said_so = answered(first, answer_of(RESPONSES, turns[1]))
+    said_so = chain_with_output(first, answer_of(RESPONSES, turns[1]))
     after = body(RESPONSES, turns, "sys", input=items[-2:], previous_response_id="r")
     following = chain_of(after, RESPONSES, head=said_so.end)
     assert following.preamble == 1
@@ -398,17 +398,19 @@ def test_completions_are_texts_or_token_ids() -> None:
     assert (len(text), len(ids), list(ids.items)) == (1, 4, [4])
     longer = chain_of({"prompt": list(range(1001))}, COMPLETIONS)
     assert shared(ids, longer) == 3
-    assert answered(text, Answer(COMPLETIONS, [Said("d")])) == text
+    assert chain_with_output(text, ResponseOutput(COMPLETIONS, [OutputText("d")])) == text
 
 
 def test_an_answer_that_says_nothing_is_an_item_of_a_chat_and_none_of_a_response() -> None:
     chat = chain_of(body(CHAT, HELLO), CHAT)
     empty = [*body(CHAT, HELLO)["messages"], {"role": "assistant", "content": ""}]
-    assert answered(chat, Answer(CHAT, [])) == chain_of({**body(CHAT, []), "messages": empty}, CHAT)
+    assert chain_with_output(chat, ResponseOutput(CHAT, [])) == chain_of(
+        {**body(CHAT, []), "messages": empty}, CHAT
+    )
     response = chain_of(body(RESPONSES, HELLO), RESPONSES)
-    assert answered(response, Answer(RESPONSES, [Said("")])) == response
-    texts: list[Said | Called] = [Said("a"), Called("f", "{}"), Said("b")]
-    assert len(answered(response, Answer(RESPONSES, texts)).items) == 4
+    assert chain_with_output(response, ResponseOutput(RESPONSES, [OutputText("")])) == response
+    texts: list[OutputText | OutputCall] = [OutputText("a"), OutputCall("f", "{}"), OutputText("b")]
+    assert len(chain_with_output(response, ResponseOutput(RESPONSES, texts)).items) == 4
 
 
 @pytest.mark.parametrize(

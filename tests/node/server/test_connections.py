@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES
 from serving.http.callers import Limits
-from serving.http.timeouts import Patience
+from serving.http.timeouts import ClientTimeouts
 from tests.node.commands.test_serve import agent, client_of, lines_until_listening
 from tests.node.model_folders import make_model
 from tests.node.server.test_control_models import shared
@@ -66,7 +66,7 @@ async def connect() -> AsyncIterator[Connect]:
 async def test_more_than_a_thousand_half_open_heads_keep_nobody_waiting_and_are_closed(
     tmp_path: Path, connect: Connect
 ) -> None:
-    async with running(tmp_path, patience=Patience(head_s=1.0)) as agent:
+    async with running(tmp_path, timeouts=ClientTimeouts(head_s=1.0)) as agent:
         half = [await connect(agent.port, b"GET /health HTT") for _ in range(COUNT)]
         response = await agent.client.get("/health")
         assert response.status_code == 200
@@ -81,7 +81,7 @@ async def test_more_than_a_thousand_half_open_heads_keep_nobody_waiting_and_are_
 async def test_a_body_that_does_not_go_on_is_ended_in_the_dialect_of_its_path(
     tmp_path: Path, connect: Connect
 ) -> None:
-    async with running(tmp_path, patience=Patience(body_s=0.1)) as agent:
+    async with running(tmp_path, timeouts=ClientTimeouts(body_s=0.1)) as agent:
         head = "POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n"
         head += f"authorization: Bearer {agent.token}\r\ncontent-length: 100\r\n\r\n"
         caller = await connect(agent.port, head.encode() + b'{"model"')

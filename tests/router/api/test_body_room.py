@@ -123,7 +123,7 @@ async def test_a_body_without_a_length_counts_as_the_longest_until_it_is_there(
     router: RunningRouter, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
-    take = FairShares.take
+    take = FairShares.acquire
 
     async def recording(self: FairShares, caller: str, size: int):  # type: ignore[no-untyped-def]
         taken.append(size)
@@ -131,7 +131,7 @@ async def test_a_body_without_a_length_counts_as_the_longest_until_it_is_there(
         monkeypatch.setattr(share, "resize", lambda size: taken.append(size))
         return share
 
-    monkeypatch.setattr(FairShares, "take", recording)
+    monkeypatch.setattr(FairShares, "acquire", recording)
     node = await a_node(router, start_node)
     node.go.set()
     body = json.dumps({"model": "m", "user": "u", "messages": []}).encode()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from node.protocol.messages import Stored
-from node.protocol.prefix import Answer, Chainer, Said, answered, read_fields
+from node.protocol.prefix import Chainer, OutputText, ResponseOutput, chain_with_output, read_fields
 from router.api.body_room import BodyRoom
 from router.api.tickets import THREAD_BYTES, Tickets, takes_long
 from router.types import Ticket
@@ -49,7 +49,7 @@ async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
     name = response_id(router)
     first = await ticket(router, input="hello", instructions="Be brief.")
     assert first.chain is not None
-    end = answered(first.chain, Answer(RESPONSES, [Said("so")])).end
+    end = chain_with_output(first.chain, ResponseOutput(RESPONSES, [OutputText("so")])).end
     assert end is not None
     router.core.prefixes.on_stored(Stored(name, "r/k", *end))
     asked: dict[str, Any] = {"previous_response_id": name, "input": "more"}

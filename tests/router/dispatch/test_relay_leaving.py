@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from node.protocol.messages import StatusEvent
-from serving.http.timeouts import Patience
+from serving.http.timeouts import ClientTimeouts
 from tests.fakes import AT_ONCE_S
 from tests.router.conftest import (
     CHAT,
@@ -310,7 +310,7 @@ async def test_a_caller_that_stops_reading_gives_its_node_back(
         finally:
             gone.set()
 
-    async with running_router(tmp_path, Patience(unread_s=0.05)) as router:
+    async with running_router(tmp_path, ClientTimeouts(unread_s=0.05)) as router:
         await add_node(router, "a", endless)
         await router.post(STREAM)
         await asyncio.wait_for(gone.wait(), WAIT_S)

@@ -7,15 +7,15 @@ import json
 
 import pytest
 
-from serving.http.callers import Callers, Connection, Limits
-from serving.http.exchange import Message, Receive, Send, vouch
+from serving.http.callers import AbortableConnection, Callers, Limits
+from serving.http.exchange import Message, Receive, Send, mark_authenticated
 from serving.http.refusals import Refusal
 from tests.serving.http.test_client_connection import GET, WAIT_S, echo, serving
 
 FEW = Limits(connections=8, descriptor=100, unknown=4, unknown_of_one_address=2)
 
 
-class Held(Connection):
+class Held(AbortableConnection):
     def __init__(self) -> None:
         self.cut_off = False
 
@@ -137,7 +137,7 @@ async def test_half_open_heads_of_one_address_make_room_for_a_new_caller() -> No
 
 async def test_connections_of_callers_with_a_key_are_not_counted() -> None:
     async def checked(scope: Message, receive: Receive, send: Send) -> None:
-        vouch(scope)
+        mark_authenticated(scope)
         await echo(scope, receive, send)
 
     async with serving(checked, limits=Limits(unknown_of_one_address=1)) as server:

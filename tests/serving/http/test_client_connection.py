@@ -16,7 +16,7 @@ from serving.http.callers import Callers, Limits
 from serving.http.client_connection import ClientConnection
 from serving.http.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
 from serving.http.refusals import Refusal
-from serving.http.timeouts import USUAL, Patience
+from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"
@@ -64,13 +64,13 @@ def spell(refusal: Refusal, path: str) -> bytes:
 async def serving(
     app: App,
     keep_alive_s: float = 75,
-    patience: Patience = USUAL,
+    timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
     limits: Limits | None = None,
 ) -> AsyncIterator[Server]:
     config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
     config.timeout_keep_alive = keep_alive_s  # type: ignore[assignment]
     state = ServerState()
-    callers = Callers(spell, limits, patience)
+    callers = Callers(spell, limits, timeouts)
     server = await asyncio.get_running_loop().create_server(
         lambda: ClientConnection(config, state, {}, callers=callers), "127.0.0.1", 0
     )
@@ -205,7 +205,7 @@ async def test_a_caller_that_goes_is_told_of_at_once() -> None:
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["extensions"][EXTENSION]
-        exchange.on_left = gone.set
+        exchange.on_disconnect = gone.set
         await receive()
         began.set()
         assert (await receive())["type"] == "http.disconnect"

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from serving.http.exchange import EXTENSION, Exchange, Message, Receive, Send
-from serving.http.timeouts import Pace, Patience, held_bytes
+from serving.http.timeouts import ClientProgress, ClientTimeouts, unsent_bytes
 from tests.serving.http.test_client_connection import GET, WAIT_S, Server, echo, serving
 
 SHORT_S = 0.05
@@ -24,20 +24,20 @@ async def all_gone(server: Server) -> None:
 
 
 async def test_a_caller_that_takes_nothing_is_cut_off_and_its_request_ends() -> None:
-    left = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["extensions"][EXTENSION]
-        exchange.on_left = left.set
+        exchange.on_disconnect = disconnected.set
         exchange.begin(200, ())
-        while not exchange.left:
+        while not exchange.disconnected:
             exchange.write(PIECE)
             await exchange.drain()
 
-    async with serving(app, patience=Patience(unread_s=SHORT_S)) as server:
+    async with serving(app, timeouts=ClientTimeouts(unread_s=SHORT_S)) as server:
         caller = await server.call()
         caller.send(GET)
-        await asyncio.wait_for(left.wait(), WAIT_S)
+        await asyncio.wait_for(disconnected.wait(), WAIT_S)
         await all_gone(server)
 
 
@@ -48,7 +48,7 @@ async def test_what_is_left_of_an_answer_does_not_hold_the_connection() -> None:
         exchange.begin(200, ())
         exchange.end(PIECE * 400)
 
-    async with serving(app, patience=Patience(unread_s=SHORT_S)) as server:
+    async with serving(app, timeouts=ClientTimeouts(unread_s=SHORT_S)) as server:
         caller = await server.call()
         caller.send(GET)
         await caller.until(b"\r\n\r\n")
@@ -64,7 +64,7 @@ async def test_what_is_left_of_an_answer_does_not_hold_the_connection() -> None:
     ],
 )
 async def test_half_a_request_is_refused_after_a_while(sent: bytes, path: str) -> None:
-    async with serving(echo, patience=Patience(head_s=SHORT_S, body_s=SHORT_S)) as server:
+    async with serving(echo, timeouts=ClientTimeouts(head_s=SHORT_S, body_s=SHORT_S)) as server:
         caller = await server.call()
         caller.send(sent)
         head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
@@ -91,36 +91,38 @@ def test_what_the_system_holds_counts_as_waiting() -> None:
         sending = socket.create_connection(server.getsockname())
         taking, _ = server.accept()
     with sending, taking:
-        assert held_bytes(sending) == 0
+        assert unsent_bytes(sending) == 0
         sending.setblocking(False)
         sent_bytes = 0
         with contextlib.suppress(BlockingIOError):
             while True:
                 sent_bytes += sending.send(PIECE)
-        full_bytes = held_bytes(sending)
+        full_bytes = unsent_bytes(sending)
         assert full_bytes > 0
         while sent_bytes:
             sent_bytes -= len(taking.recv(min(sent_bytes, len(PIECE))))
-        assert held_bytes(sending) < full_bytes
+        assert unsent_bytes(sending) < full_bytes
 
 
-def pace() -> Pace:
-    return Pace(Patience(head_s=30, body_s=60, unread_s=120), keep_alive_s=75, now_s=0)
+def pace() -> ClientProgress:
+    return ClientProgress(
+        ClientTimeouts(head_s=30, body_s=60, unread_s=120), keep_alive_s=75, now_s=0
+    )
 
 
 def test_whoever_takes_a_byte_now_and_then_is_not_cut_off() -> None:
     caller = pace()
     assert not any(
-        caller.takes_nothing(at_s, 100_000 - at_s, is_full=True) for at_s in range(0, 10_000, 15)
+        caller.is_stalled(at_s, 100_000 - at_s, is_full=True) for at_s in range(0, 10_000, 15)
     )
     now_s, left_bytes = 9990, 100_000 - 9990
-    assert not caller.takes_nothing(now_s + 120, left_bytes, is_full=True)
-    assert caller.takes_nothing(now_s + 121, left_bytes, is_full=True)
+    assert not caller.is_stalled(now_s + 120, left_bytes, is_full=True)
+    assert caller.is_stalled(now_s + 121, left_bytes, is_full=True)
 
 
 def test_little_that_waits_is_no_sign_of_a_caller_that_does_not_take() -> None:
     caller = pace()
-    assert not any(caller.takes_nothing(at_s, 10, is_full=False) for at_s in range(0, 900, 15))
+    assert not any(caller.is_stalled(at_s, 10, is_full=False) for at_s in range(0, 900, 15))
 
 
 def test_a_long_body_may_take_longer() -> None:
@@ -134,4 +136,4 @@ def test_a_long_body_may_take_longer() -> None:
 
 
 def test_a_caller_is_looked_at_often_enough_for_the_shortest_limit() -> None:
-    assert pace().look_each_s == 15
+    assert pace().check_each_s == 15

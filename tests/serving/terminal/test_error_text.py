@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from serving.terminal.error_text import said
     ],
 )
 def test_an_error_speaks_in_words(error: Exception, words: str) -> None:
-    assert said(error) == words
+    assert error_text(error) == words

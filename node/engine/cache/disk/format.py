@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from node.engine.cache.parts import Tensor, Tensors
-from serving.terminal.error_text import said
+from serving.terminal.error_text import error_text
 
 _ITEM_BYTES = {
     "BOOL": 1,
@@ -75,7 +75,7 @@ def decode(content: memoryview) -> dict[str, Tensor]:
         entries = json.loads(bytes(content[8:begin]))
         return {name: _tensor(content[begin:], entry) for name, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"The header cannot be read: {said(error)}.") from error
+        raise CorruptFile(f"The header cannot be read: {error_text(error)}.") from error
 
 
 def _item_bytes(tensor: Tensor) -> int:

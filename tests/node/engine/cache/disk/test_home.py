@@ -11,7 +11,7 @@ from node.engine.cache.disk.home import claim, clear_folder, name_folder, trim_h
 from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import EntryKind
 from node.ipc.kv_files import POSITIONS_NAME
-from node.prefixes.saved_positions import keep
+from node.prefixes.saved_positions import save_positions
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,
     LIMITS,
@@ -84,7 +84,7 @@ def test_what_is_kept_of_positions_goes_with_the_last_file(tmp_path: Path) -> No
     tier = _filled(tmp_path, "a", 100)
     size = tier.nbytes // 3
     tier.close()
-    keep(tmp_path / "a", b"", [])
+    save_positions(tmp_path / "a", b"", [])
     trim_home(tmp_path, size)
     assert (tmp_path / "a" / POSITIONS_NAME).exists()
     trim_home(tmp_path, 0)

@@ -21,7 +21,7 @@ from node.engine.cache.parts import (
     WriteFailed,
     Written,
 )
-from node.prefixes.saved_positions import keep
+from node.prefixes.saved_positions import save_positions
 from tests.node.engine.cache.disk_world import (
     ROOT,
     FailingFiles,
@@ -473,7 +473,7 @@ def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
     files.reached.clear()
     queued = [world.write(seed) for seed in (3, 4)]
     assert files.reached.wait(5)
-    keep(world.folder, b"", [])
+    save_positions(world.folder, b"", [])
     world.tier.clear()
     assert world.tier.nbytes == 0
     fresh = world.write(5)
