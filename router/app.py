@@ -26,13 +26,14 @@ from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, Known
 from router.dispatch.scheduler_driver import Placing
 from router.dispatch.traffic import Traffic
+from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.first_keys import make_first_keys
 from router.fleet.fleet import Fleet
-from router.fleet.model_gauges import Loads
+from router.fleet.model_gauges import LoadCounter
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
-from router.fleet.stall_watchdog import Limits, Stalls
+from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.jobs import Jobs
 from router.lifecycle.lifecycle import Lifecycle, Outside
@@ -95,24 +96,26 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         names = Names(fleet, await aliases.list_all(session))
         spent = await usage.costs(session, month_s(wall()))
         wanted = await policies.list_all(session), await schedules.list_all(session)
-    budgets = Budgets(fleet, spent, wall)
-    origins = Origins(own_id, await accounts_secret(registry))
-    ledger = Ledger(origins, log_requests=settings.log_requests)
-    ledger.charge = budgets.charge
-    prefixes = PrefixIndex()
     metrics = Metrics(fleet.name_of)
-    budgets.on_cost = metrics.charged
-    watcher = Watcher(fleet, ledger, prefixes)
+    budgets = Budgets(fleet, spent, wall, metrics.charged)
+    prefixes = PrefixIndex()
+    predictions = Predictions(prefixes, metrics)
     decisions = Decisions()
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
     placing = Placing(Scheduler(prefixes, limits), fleet, decisions, metrics)
-    stalls = Stalls(
+    ledger = Ledger(
+        Origins(own_id, await accounts_secret(registry)),
+        UsageFeedback(placing, predictions, decisions, metrics, budgets.charge),
+        log_requests=settings.log_requests,
+    )
+    watcher = Watcher(fleet, ledger, prefixes)
+    stalls = StallWatchdog(
         fleet,
-        Limits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
+        StallLimits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
         metrics.stalled,
     )
-    known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics, stalls)
-    Loads(fleet, metrics)
+    known = Known(prefixes, decisions, metrics, stalls)
+    LoadCounter(fleet, metrics)
     _add_gauges(metrics, prefixes, placing.traffic)
     outside = Outside(registry, fleet, watcher, placing.traffic.queued_models, own_id, wall)
     return Core(

@@ -58,7 +58,7 @@ class Jobs:
         the next run."""
         async with self._usage_lock:
             self._ledger.expire(time.monotonic())
-            while rows := self._ledger.take_rows(BATCH_ROWS):
+            while rows := self._ledger.pop_rows(BATCH_ROWS):
                 if not await self._insert(rows):
                     break
 
@@ -86,7 +86,7 @@ class Jobs:
             log.exception("%d usage rows could not be written; they are kept", len(rows))
         finally:
             if not written:
-                self._ledger.give_back(rows)
+                self._ledger.push_back_rows(rows)
         return written
 
     async def write_residency(self) -> None:

@@ -89,7 +89,7 @@ class Ticket(msgspec.Struct, frozen=True):
     """True if another target of the alias can be tried after this model."""
     earlier_attempts: int = 0
     """Number of attempts at models that were tried before this one."""
-    may_cost: float | None = None
+    cost_bound: float | None = None
     """Upper bound of what the request may cost at a paid server; None if it goes to none."""
 
 
@@ -130,7 +130,7 @@ class Failure(StrEnum):
     """The connection broke."""
     ANSWERED = "answered"
     """The node answered with an error that it would answer with again."""
-    TURNED_AWAY = "turned_away"
+    BUSY = "busy"
     """The node has not failed, but cannot accept the request now."""
 
 
@@ -208,7 +208,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
     memory_tokens: int = 0
     promised_tokens: int = 0
     """Cached tokens that the node is sure to reuse, as far as can be known."""
-    held_positions: int = 0
+    cached_positions: int = 0
     """Number of leading positions of the chain that the node has reported as cached."""
     is_estimated: bool = False
     """True if `cached_tokens` is a guess, since the node does not report its cache."""
@@ -315,7 +315,7 @@ class NodeView(msgspec.Struct, frozen=True):
     reachable: bool
     error: str | None
     """The reason why the node is not reachable, as a sentence."""
-    heard_s: float
+    status_at_s: float
     """Monotonic time of the last status; 0 before the first one."""
     silent_since_s: float | None = None
     """Monotonic time since which the node accepts no connection or sends no response; None if it
@@ -378,7 +378,7 @@ class Target(msgspec.Struct, frozen=True):
         )
 
 
-class Road(msgspec.Struct, frozen=True):
+class ModelRoute(msgspec.Struct, frozen=True):
     """The targets that a requested name stands for, in order of preference."""
 
     targets: tuple[Target, ...]

@@ -24,7 +24,7 @@ import serving.http.refusals
 from node.engine.scripted.script import Script
 from router.api.v1 import RELAYED_PATHS
 from router.records.metrics import Metrics
-from router.routing.request_hints import READ
+from router.routing.request_hints import ROUTING_HEADERS
 from tests.doc_tables import (
     DOCS,
     FIELD_TABLES,
@@ -167,7 +167,7 @@ def test_every_metric_is_documented() -> None:
     assert [name for name in names if f"| `{name}` |" not in text] == []
 
 
-@pytest.mark.parametrize("header", sorted(READ))
+@pytest.mark.parametrize("header", sorted(ROUTING_HEADERS))
 def test_every_header_that_routes_a_request_is_documented(header: bytes) -> None:
     text = page("reference/headers.md")
     text = text[text.index("## Headers of a request") : text.index("## Headers of a response")]

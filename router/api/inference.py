@@ -16,7 +16,7 @@ from router.core import Core
 from router.dispatch.relay import Relay
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
-from router.routing.alias_targets import leads_on
+from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
 
@@ -69,7 +69,7 @@ class Inference:
         return await self._tickets.call(caller, scope["path"], scope["headers"], body, arrived_s)
 
     async def _go(self, call: Call, running: Running, exchange: Exchange) -> None:
-        """Down the call's road, to the first model that takes it."""
+        """Down the call's route, to the first model that takes it."""
         decisions = self._core.decisions
         decisions.chosen(running.relay.ticket, call.why)
         while True:
@@ -78,7 +78,7 @@ class Inference:
                 await relay.run()
                 return
             except RouterError as error:
-                if relay.reply.has_content or not (call.left and leads_on(error, call.road)):
+                if relay.reply.has_content or not (call.left and falls_back(error, call.route)):
                     raise
                 ticket = await self._next(call, relay, error)
                 decisions.fell_back(ticket, relay.ticket.model, error.code)
@@ -99,7 +99,7 @@ class Inference:
     def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
         core = self._core
         # At once: a ticket of the same key that is made meanwhile must not count on the same money.
-        core.budgets.hold(ticket)
+        core.budgets.reserve(ticket)
         reply = Reply(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
         return Relay(reply, core.dispatcher)
 

@@ -36,7 +36,7 @@ class Models:
         return model_body(self._card(name), self._created_s)
 
     def _card(self, name: str) -> ModelCard:
-        statuses = self._statuses(first_known(self._names.road(name)))
+        statuses = self._statuses(first_known(self._names.route(name)))
         contexts = [each.context_tokens for each in statuses if each.context_tokens]
         states = {each.state for each in statuses}
         return ModelCard(

@@ -27,8 +27,8 @@ from router.routing import request_hints
 from router.routing.alias_defaults import with_defaults
 from router.routing.alias_targets import (
     SPILLOVER,
-    Asked,
     Order,
+    TargetQuery,
     is_external,
     keeps_sessions,
     order,
@@ -36,7 +36,7 @@ from router.routing.alias_targets import (
 )
 from router.routing.sticky_targets import Turn
 from router.states import BreakerState
-from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
+from router.types import PATH_COUNT_TOKENS, Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
 """The chain of a longer body is made in a thread, so that it stalls no stream."""
@@ -72,8 +72,8 @@ class Call:
     body: bytes
     arrived_s: float
     routing: Routing
-    asked: request_hints.Asked
-    road: Road
+    asked: request_hints.RoutingHeaders
+    route: ModelRoute
     left: deque[Target] = field(default_factory=deque)
     """Those that it may still go to, the best first."""
     why: str = ""
@@ -115,10 +115,10 @@ class Tickets:
             arrived_s=arrived_s,
             routing=routing,
             asked=request_hints.read_headers(headers, caller),
-            road=self._core.names.road(routing.model),
+            route=self._core.names.route(routing.model),
         )
-        if len(call.road.targets) == 1:
-            call.left.extend(call.road.targets)
+        if len(call.route.targets) == 1:
+            call.left.extend(call.route.targets)
         else:
             chosen = await self._order(call)
             call.left.extend(chosen.targets)
@@ -140,19 +140,19 @@ class Tickets:
     def answered(self, call: Call) -> None:
         """The newest ticket's model answers: its session goes on there."""
         if call.turn is not None and call.target is not None:
-            self._core.last_targets.answered(call.turn, call.target, time.monotonic())
+            self._core.last_targets.served(call.turn, call.target, time.monotonic())
 
     async def _order(self, call: Call) -> Order:
-        road, core, now_s = call.road, self._core, time.monotonic()
-        chain = (await self._prepare(call, road.targets[0])).chain
+        route, core, now_s = call.route, self._core, time.monotonic()
+        chain = (await self._prepare(call, route.targets[0])).chain
         in_flight: tuple[int, ...] = ()
-        if road.selector == SPILLOVER:
-            in_flight = tuple(map(core.traffic.in_flight_on, road.targets))
-        if keeps_sessions(road):
+        if route.selector == SPILLOVER:
+            in_flight = tuple(map(core.traffic.in_flight_on, route.targets))
+        if keeps_sessions(route):
             call.turn = _turn(call, chain)
-        asked = Asked(
+        asked = TargetQuery(
             prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
-            may_pay=call.caller.paid_budget is not None,
+            may_use_paid=call.caller.paid_budget is not None,
             may_use_servers=call.caller.may_use_servers,
             in_flight=in_flight,
             failing=frozenset(
@@ -162,7 +162,7 @@ class Tickets:
             ),
             last=core.last_targets.find(call.turn, now_s) if call.turn else "",
         )
-        return order(road, asked, Moment(now_s, core.fleet.snapshot))
+        return order(route, asked, Moment(now_s, core.fleet.snapshot))
 
     async def _ticket(self, call: Call, target: Target, earlier_attempts: int) -> Ticket:
         routing, caller, path, model = call.routing, call.caller, call.path, target.model
@@ -189,10 +189,10 @@ class Tickets:
             hints=request_hints.hints(call.asked, prepared.fields, path, caller, model),
             priority=call.asked.priority,
             deadline_s=call.arrived_s + call.asked.deadline_after_s,
-            shows_decision=call.asked.wants_decision,
+            shows_decision=call.asked.shows_decision,
             may_fall_back=bool(call.left),
             earlier_attempts=earlier_attempts,
-            may_cost=self._may_cost(call, target, prepared) if target.is_paid else None,
+            cost_bound=self._cost_bound(call, target, prepared) if target.is_paid else None,
         )
 
     def _check_length(self, call: Call, target: Target, prepared: Prepared) -> None:
@@ -209,13 +209,13 @@ class Tickets:
         if found is not None:
             raise ContextTooLong(overflow=found)
 
-    def _may_cost(self, call: Call, target: Target, prepared: Prepared) -> float:
+    def _cost_bound(self, call: Call, target: Target, prepared: Prepared) -> float:
         """At a paid server. Raises `PaidNotAllowed` and `PaidBudgetUsed`."""
         if call.caller.paid_budget is None:
             raise PaidNotAllowed
         if call.path == PATH_COUNT_TOKENS:
             return 0.0
-        cost = self._core.budgets.most_cost(target, prepared.fields, prepared.chain)
+        cost = self._core.budgets.cost_bound(target, prepared.fields, prepared.chain)
         self._core.budgets.check(call.caller, cost)
         return cost
 
@@ -265,7 +265,7 @@ class Tickets:
 
 def _turn(call: Call, chain: Chain | None) -> Turn:
     return Turn(
-        scope=f"{call.caller.owner}/{call.road.alias!r}/",
+        scope=f"{call.caller.owner}/{call.route.alias!r}/",
         session=request_hints.short(call.asked.session),
         stored_as=call.request_id if call.path == responses.PATH else "",
         follows=_ticket_of(call.routing.previous_response_id),

@@ -15,9 +15,9 @@ from router.commands import console, wording
 from router.commands.client import CommandFailed
 from router.simulator.fleet import FleetError, NodeSpec, check_models, equal_fleet, read_fleet
 from router.simulator.report import PolicyFigures
-from router.simulator.table import LIMIT, POLICIES, compare
+from router.simulator.table import BOUND, POLICIES, compare
 from router.simulator.trace import Trace, TraceError, read_trace
-from router.simulator.workload import Load, Planned, Workload
+from router.simulator.workload import LoadSpec, PlannedTrace, Workload
 
 ALL = "all"
 NODES = 4
@@ -62,7 +62,7 @@ def run(asked: Asked, *, as_json: bool, wide: bool = False) -> None:
             f"{wording.number(MAX_REQUESTS)} are played; take a shorter trace or fewer --clones."
         )
     gap_s = GAP_S if asked.gap_s is None else asked.gap_s
-    workload = Planned(trace).workload(Load(asked.clones, gap_s, asked.seed))
+    workload = PlannedTrace(trace).workload(LoadSpec(asked.clones, gap_s, asked.seed))
     try:
         check_models(specs, workload.models)
     except FleetError as error:
@@ -158,7 +158,7 @@ def _load_line(workload: Workload, trace: Trace) -> str:
 
 
 def print_rows(rows: Sequence[PolicyFigures], *, wide: bool = False) -> None:
-    rivals = [row for row in rows if row.policy != LIMIT]
+    rivals = [row for row in rows if row.policy != BOUND]
     best = {field: _best(rivals, field) for field in _COLUMNS}
     cells = [
         [
@@ -174,7 +174,7 @@ def print_rows(rows: Sequence[PolicyFigures], *, wide: bool = False) -> None:
     console.print_table(heads, cells, ("Imbalance", "Tokens prefilled again", "p50"), wide=wide)
     notes = [
         "* best" if any(best.values()) else "",
-        f"{LIMIT} knows the future" if len(rows) > len(rivals) else "",
+        f"{BOUND} knows the future" if len(rows) > len(rivals) else "",
     ]
     console.say("; ".join(["Times in seconds", *filter(None, notes)]) + ".")
 

@@ -62,7 +62,7 @@ class Attempt:
             if self.foreign is not None and await self._is_unasked(self.foreign, response):
                 self.foreign = dispatcher.prepare(ticket, lease)
                 response = await dispatcher.open(ticket, lease, self.foreign)
-            self._progress.is_headed = True
+            self._progress.has_head = True
             await self._check(response)
             status, body = response.status, b""
             if status == 200 and ticket.stream:
@@ -215,4 +215,4 @@ class Attempt:
     def _note(self, events: bytes) -> None:
         """Something of the answer has come, unless that is a node's own filler."""
         if not sse.is_filler(events):
-            self._progress.moved = True
+            self._progress.has_data = True

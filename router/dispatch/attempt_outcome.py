@@ -43,7 +43,7 @@ def how(failure: RouterError) -> Failure:
     if isinstance(failure, NotSent):
         return Failure.UNSENT
     if isinstance(failure, Cut) or (isinstance(failure, Answered) and failure.is_turned_away):
-        return Failure.TURNED_AWAY
+        return Failure.BUSY
     return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
 
 

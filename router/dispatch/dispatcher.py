@@ -21,9 +21,8 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.fleet.fleet import Fleet
-from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
-from router.fleet.stall_watchdog import Progress, Stalls
+from router.fleet.stall_watchdog import Progress, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
 from router.records.ledger import (
@@ -65,10 +64,9 @@ class Known:
     """What the router keeps of the requests that it places."""
 
     prefixes: PrefixIndex
-    predictions: Predictions
     decisions: Decisions
     metrics: Metrics
-    stalls: Stalls
+    stalls: StallWatchdog
 
 
 class NotSent(NodeFailed):
@@ -80,7 +78,7 @@ class Cut(NodeFailed):
 
 
 class Dispatcher:
-    """One road from a ticket to a node and back."""
+    """One route from a ticket to a node and back."""
 
     def __init__(
         self, fleet: Fleet, watcher: Watcher, ledger: Ledger, placing: Placing, known: Known
@@ -95,10 +93,6 @@ class Dispatcher:
         self._plain: set[str] = set()
         """Servers that do not take what asks them for a count of tokens."""
         self._log_limiter = LogLimiter()
-        ledger.on_verdict = self._on_verdict
-        ledger.on_cut = self._on_cut
-        ledger.on_refused = known.decisions.on_verdict
-        ledger.on_prefilled = placing.on_prefilled
 
     async def place(self, ticket: Ticket) -> Lease:
         """As `Placing.place`."""
@@ -120,7 +114,7 @@ class Dispatcher:
 
         Raises `DeadlineExceeded`.
         """
-        was_told = how in (Failure.ANSWERED, Failure.TURNED_AWAY)
+        was_told = how in (Failure.ANSWERED, Failure.BUSY)
         outcome = OUTCOME_REFUSED if was_told else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
@@ -172,7 +166,7 @@ class Dispatcher:
         self._plain.add(lease.node_id)
 
     def watch(self, ticket: Ticket, lease: Lease, is_paused: Callable[[], bool]) -> Progress:
-        """As `Stalls.watch`."""
+        """As `StallWatchdog.watch`."""
         return self._known.stalls.watch(lease, is_paused, ticket.deadline_s)
 
     async def follow_up(
@@ -247,17 +241,6 @@ class Dispatcher:
         self._known.decisions.ended(lease.ticket_id, outcome)
         self._known.metrics.request_ended(lease.model, lease.node_id, outcome)
 
-    def _on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
-        self._placing.on_verdict(verdict)
-        ttft_s = verdict.accounts.ttft_s if verdict.accounts else None
-        if not ticket.stream and ttft_s is not None:
-            waited_s = verdict.lease.granted_s - ticket.arrived_s
-            self._known.metrics.first_content(verdict.lease, waited_s + ttft_s)
-        self._known.predictions.on_verdict(verdict, ticket.chain)
-
-    def _on_cut(self, verdict: Verdict, ticket: Ticket) -> None:
-        self._known.predictions.on_verdict(verdict, ticket.chain)
-
     def forget(self, node_id: str) -> None:
         """A node has been removed: its learned times go, and its client once it is idle."""
         self._placing.on_node_removed(node_id)
@@ -265,7 +248,7 @@ class Dispatcher:
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:
-        if self._watcher.is_leaving(node_id) and not self.traffic.in_flight(node_id):
+        if self._watcher.awaits_release(node_id) and not self.traffic.in_flight(node_id):
             self._watcher.release(node_id)
             # One that was added again meanwhile keeps what was learned of it since.
             if self._watcher.client(node_id) is None:

@@ -140,7 +140,7 @@ class Placing:
     def _leave(self, ticket_id: str, answer: asyncio.Future[Grant | Reject]) -> None:
         """The waiting task is cancelled, perhaps between its grant and its waking."""
         if self._waiting.pop(ticket_id, None) is not None:
-            self._perform(self._scheduler.on_left(ticket_id, self._moment()))
+            self._perform(self._scheduler.on_disconnect(ticket_id, self._moment()))
         elif answer.done() and not answer.cancelled():
             granted = answer.result()
             if isinstance(granted, Grant):

@@ -81,7 +81,7 @@ class Traffic:
         nodes = [view.node_id for view in self._fleet.snapshot if target.is_on(view)]
         queued = sum(
             each.ticket.model == target.model
-            and (each.ticket.may_cost is not None) is target.is_paid
+            and (each.ticket.cost_bound is not None) is target.is_paid
             and (not target.node_id or each.ticket.pinned_node_id == target.node_id)
             for each in self._queue.values()
         )

@@ -45,7 +45,7 @@ class Fleet:
             status=None,
             reachable=False,
             error="The node has not answered yet.",
-            heard_s=0.0,
+            status_at_s=0.0,
             remembered=frozenset(self._remembered.get(record.id, ())),
             state=record.state,
             prices=Prices(**record.prices) if record.prices is not None else None,
@@ -88,7 +88,7 @@ class Fleet:
             status=status,
             reachable=True,
             error=None,
-            heard_s=self._clock(),
+            status_at_s=self._clock(),
             silent_since_s=None,
         )
         self._changed(models=view.status is None or view.status.models != status.models)

@@ -19,11 +19,11 @@ class _Seen:
     """The last status that was compared."""
     ready: dict[str, int] = field(default_factory=dict)
     """Models in memory, each with the number of its load."""
-    has_left: bool = False
+    has_unloaded: bool = False
     """True if a model has been unloaded since the last load."""
 
 
-class Loads:
+class LoadCounter:
     """Owner of the record of counted loads. Loads before the router's first status of a node do not
     count."""
 
@@ -57,11 +57,11 @@ class Loads:
             for model in status.models
             if model.name in ready and seen.ready.get(model.name) != model.generation
         ]
-        seen.has_left |= bool(seen.ready.keys() - ready.keys())
+        seen.has_unloaded |= bool(seen.ready.keys() - ready.keys())
         for model in loaded:
-            self._metrics.loaded(node_id, model, is_swap=seen.has_left)
+            self._metrics.loaded(node_id, model, is_swap=seen.has_unloaded)
         if loaded:
-            seen.has_left = False
+            seen.has_unloaded = False
         seen.status, seen.ready = status, ready
 
     def _states(self) -> Values:

@@ -22,4 +22,4 @@ class Predictions:
         predicted = min(lease.predicted_tokens, max(0, accounts.prompt_tokens - 1))
         self._metrics.compared(lease, predicted, accounts)
         if accounts.cached_tokens < predicted:
-            self._index.drop(lease.node_id, chain, accounts.cached_tokens, lease.granted_s)
+            self._index.lower(lease.node_id, chain, accounts.cached_tokens, lease.granted_s)

@@ -20,11 +20,11 @@ MOST_ENTRIES = 1 << 20
 """Limit per node, about a gigabyte of prompts. Reports beyond it are ignored, as are those of more
 than `MAX_MODELS` models."""
 
-_TOLD_BITS = 33
+_REPORT_BITS = 33
 """An entry's value is the reported value in the low 33 bits and the time of the report above them.
 One integer, since two objects for each of a million entries need too much memory."""
-_TOLD_MASK = (1 << _TOLD_BITS) - 1
-_TOLD_PER_S = 100
+_REPORT_MASK = (1 << _REPORT_BITS) - 1
+_TICKS_PER_S = 100
 _ON_DISK = int(Tier.DISK)
 
 
@@ -36,7 +36,7 @@ class _Mirror:
     seq: int = 0
     """Number of the last delta that is applied."""
     parts: int = 0
-    taken_parts: int = 0
+    applied_parts: int = 0
     ended: bool = False
     """True if the engine has ended. The mirror stays, so that its late reports are recognized."""
     entries: dict[int, int] = field(default_factory=dict)
@@ -45,20 +45,20 @@ class _Mirror:
         """True if the epoch's engine has ended."""
         return epoch < self.epoch or (self.ended and epoch == self.epoch)
 
-    def take(self, packed: bytes, told: int) -> None:
+    def apply(self, packed: bytes, reported: int) -> None:
         hashes, values = unpack_entries(packed)
-        base = told << _TOLD_BITS
+        base = reported << _REPORT_BITS
         self.entries.update(zip(hashes, [base | value for value in values], strict=True))
 
-    def lower(self, hashes: "array[int]", usable_tokens: int, told_before: int) -> None:
+    def lower(self, hashes: "array[int]", usable_tokens: int, reported_before: int) -> None:
         entries = self.entries
-        for position in range(_held(entries, hashes) - 1, -1, -1):
+        for position in range(_covered(entries, hashes) - 1, -1, -1):
             value = entries[hashes[position]]
             if _usable(value) <= usable_tokens:
                 break
-            if value >> _TOLD_BITS < told_before:
-                told = value >> _TOLD_BITS << _TOLD_BITS
-                entries[hashes[position]] = told | usable_tokens << 1 | value & _ON_DISK
+            if value >> _REPORT_BITS < reported_before:
+                reported = value >> _REPORT_BITS << _REPORT_BITS
+                entries[hashes[position]] = reported | usable_tokens << 1 | value & _ON_DISK
 
 
 _NO_MIRRORS: dict[str, _Mirror] = {}
@@ -87,7 +87,7 @@ class PrefixIndex:
         if entries is None:
             return self._estimated.coverage(node_id, chain)
         hashes = chain.hashes
-        deepest = _held(entries, hashes)
+        deepest = _covered(entries, hashes)
         usable = _usable(entries[hashes[deepest - 1]])
         get = entries.get
         # Positions in memory are closed under prefixes, too.
@@ -107,11 +107,11 @@ class PrefixIndex:
         return head
 
     def entries_by_node(self) -> dict[str, int]:
-        told = {
+        reported = {
             node_id: sum(len(mirror.entries) for mirror in mirrors.values())
             for node_id, mirrors in self._mirrors.items()
         }
-        return told | self._estimated.entries_by_node()
+        return reported | self._estimated.entries_by_node()
 
     # --- events ---
 
@@ -124,16 +124,16 @@ class PrefixIndex:
             return True
         if snapshot.part == 0:
             mirror = _Mirror(snapshot.epoch, snapshot.seq, snapshot.parts)
-            _keep(mirrors, snapshot.model, mirror)
+            _add(mirrors, snapshot.model, mirror)
         elif mirror is None or (snapshot.epoch, snapshot.seq, snapshot.part) != (
             mirror.epoch,
             mirror.seq,
-            mirror.taken_parts,
+            mirror.applied_parts,
         ):
             return False
         if _has_room(mirrors):
-            mirror.take(snapshot.entries, self._told(self._clock()))
-        mirror.taken_parts += 1
+            mirror.apply(snapshot.entries, self._report_tick(self._clock()))
+        mirror.applied_parts += 1
         return True
 
     def on_delta(self, node_id: str, delta: PrefixDelta) -> bool:
@@ -143,16 +143,16 @@ class PrefixIndex:
         mirror = mirrors.get(delta.model)
         if mirror is None or mirror.epoch < delta.epoch:
             mirror = _Mirror(delta.epoch)
-            _keep(mirrors, delta.model, mirror)
+            _add(mirrors, delta.model, mirror)
         elif mirror.is_past(delta.epoch) or delta.seq <= mirror.seq:
             return True
-        if mirror.taken_parts < mirror.parts or delta.seq != mirror.seq + 1:
+        if mirror.applied_parts < mirror.parts or delta.seq != mirror.seq + 1:
             return False
         mirror.seq = delta.seq
         for each in unpack_hashes(delta.removed):
             mirror.entries.pop(each, None)
         if _has_room(mirrors):
-            mirror.take(delta.changed, self._told(self._clock()))
+            mirror.apply(delta.changed, self._report_tick(self._clock()))
         return True
 
     def on_gone(self, node_id: str, gone: PrefixGone) -> None:
@@ -160,7 +160,7 @@ class PrefixIndex:
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(gone.model)
         if mirror is None or mirror.epoch <= gone.epoch:
-            _keep(mirrors, gone.model, _Mirror(gone.epoch, ended=True))
+            _add(mirrors, gone.model, _Mirror(gone.epoch, ended=True))
 
     def on_stored(self, stored: Stored) -> None:
         """Records the chain of a response that a node has stored for this router's callers."""
@@ -179,12 +179,14 @@ class PrefixIndex:
         served."""
         self._estimated.on_served(node_id, chain, prompt_tokens)
 
-    def drop(self, node_id: str, chain: Chain, usable_tokens: int, told_before_s: float) -> None:
+    def lower(
+        self, node_id: str, chain: Chain, usable_tokens: int, reported_before_s: float
+    ) -> None:
         """Lowers entries of this chain to what the node really reused, until it reports them again.
-        Entries reported at `told_before_s` on the index's clock or later are newer than that reuse
-        and stay."""
+        Entries reported at `reported_before_s` on the index's clock or later are newer than that
+        reuse and stay."""
         for mirror in self._mirrors.get(node_id, _NO_MIRRORS).values():
-            mirror.lower(chain.hashes, usable_tokens, self._told(told_before_s))
+            mirror.lower(chain.hashes, usable_tokens, self._report_tick(reported_before_s))
 
     def _entries(self, node_id: str, chain: Chain) -> dict[int, int] | None:
         """The entries of the chain's model. The model is part of the first hash, so no other model
@@ -197,11 +199,11 @@ class PrefixIndex:
                 return mirror.entries
         return None
 
-    def _told(self, at_s: float) -> int:
-        return int((at_s - self._began_s) * _TOLD_PER_S)
+    def _report_tick(self, at_s: float) -> int:
+        return int((at_s - self._began_s) * _TICKS_PER_S)
 
 
-def _keep(mirrors: dict[str, _Mirror], model: str, mirror: _Mirror) -> None:
+def _add(mirrors: dict[str, _Mirror], model: str, mirror: _Mirror) -> None:
     mirrors[model] = mirror
     if len(mirrors) > MAX_MODELS:
         del mirrors[next(iter(mirrors))]
@@ -211,11 +213,11 @@ def _has_room(mirrors: dict[str, _Mirror]) -> bool:
     return sum(len(mirror.entries) for mirror in mirrors.values()) < MOST_ENTRIES
 
 
-def _held(entries: dict[int, int], hashes: "array[int]") -> int:
+def _covered(entries: dict[int, int], hashes: "array[int]") -> int:
     """Number of the chain's leading positions that are cached. While a snapshot is incomplete the
     entries are not closed under prefixes, and the result may be too low, never too high."""
     return bisect_left(hashes, 1, key=lambda each: each not in entries)
 
 
 def _usable(value: int) -> int:
-    return (value & _TOLD_MASK) >> 1
+    return (value & _REPORT_MASK) >> 1

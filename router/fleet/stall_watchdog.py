@@ -18,14 +18,14 @@ from router.fleet.fleet import Fleet
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Lease, NodeView
 
-LOOKS = 20
+CHECKS = 20
 """Number of checks within the shortest limit."""
-MAX_LOOK_S = 5.0
+MAX_CHECK_S = 5.0
 _AT_WORK = (ModelState.READY, ModelState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StallLimits:
     """Longest times without progress on a connected node."""
 
     stall_s: float = 150.0
@@ -38,7 +38,7 @@ class Limits:
     has sent no response for as long and another node has the model."""
 
 
-class Sign(NamedTuple):
+class WorkState(NamedTuple):
     """State of a node's work with one model; each change of it is progress."""
 
     instance_id: str
@@ -50,26 +50,26 @@ class Sign(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """Progress of one attempt. As a context manager it registers with its `Stalls`, which cancels
-    the task on a stall; the context then raises the failure instead."""
+    """Progress of one attempt. As a context manager it registers with its `StallWatchdog`, which
+    cancels the task on a stall; the context then raises the failure instead."""
 
     lease: Lease
     is_paused: Callable[[], bool]
     """True if the attempt waits for a client that does not read."""
-    moved_s: float
+    progressed_s: float
     """When progress was last seen."""
-    sign: Sign | None
-    moved: bool = False
+    work: WorkState | None
+    has_data: bool = False
     """True if a piece of the response has come since the last check; set by the attempt."""
-    is_headed: bool = False
+    has_head: bool = False
     """True once the head of the response has come."""
-    began: bool = False
+    has_begun: bool = False
     """True once a piece of the response has come."""
-    is_deaf: bool = False
-    """Result of `is_deaf` at the last check."""
+    is_unresponsive: bool = False
+    """Result of `is_unresponsive` at the last check."""
     failure: RouterError | None = None
     """The error that ends the attempt; None until there is one."""
-    watched_by: Stalls | None = None
+    watched_by: StallWatchdog | None = None
     task: asyncio.Task[object] | None = None
     timer: asyncio.TimerHandle | None = None
     """Fires at the deadline by which the response must begin."""
@@ -80,7 +80,7 @@ class Progress:
             self.timer.cancel()
             self.timer = None
 
-    def leave(self, failure: RouterError) -> None:
+    def abort(self, failure: RouterError) -> None:
         """Ends the attempt with this error."""
         if self.failure is None and self.task is not None:
             self.failure = failure
@@ -103,13 +103,13 @@ class Progress:
             raise self.failure from None
 
 
-def sign_of(view: NodeView | None, model: str) -> Sign | None:
+def work_state_of(view: NodeView | None, model: str) -> WorkState | None:
     """The state of the node's work with the model; None if the node reports no status."""
     if view is None or view.kind != KIND_AGENT or view.status is None:
         return None
     for each in view.status.models:
         if each.name == model:
-            return Sign(
+            return WorkState(
                 view.status.instance_id,
                 each.state,
                 each.generation,
@@ -119,7 +119,9 @@ def sign_of(view: NodeView | None, model: str) -> Sign | None:
     return None
 
 
-def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Limits) -> bool:
+def is_unresponsive(
+    lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: StallLimits
+) -> bool:
     """True if the lease's node has sent no response for `stall_s` and another node has the model.
 
     A server that does one thing at a time looks the same during a long prefill. So a request that
@@ -142,45 +144,45 @@ def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Lim
     )
 
 
-def limit_s(progress: Progress, limits: Limits) -> float:
+def limit_s(progress: Progress, limits: StallLimits) -> float:
     """Seconds that the attempt may be without progress."""
-    if progress.sign is None:
-        is_short = progress.began or progress.is_deaf
+    if progress.work is None:
+        is_short = progress.has_begun or progress.is_unresponsive
         return limits.stall_s if is_short else limits.first_token_s
-    return limits.stall_s if progress.sign.state in _AT_WORK else limits.load_s
+    return limits.stall_s if progress.work.state in _AT_WORK else limits.load_s
 
 
-def stalled(progress: Progress, sign: Sign | None, now_s: float, limits: Limits) -> bool:
-    """True if the attempt must end. Updates `progress`; `sign` is the node's current state."""
-    if progress.moved or sign != progress.sign or progress.is_paused():
-        progress.began |= progress.moved
-        progress.moved, progress.sign, progress.moved_s = False, sign, now_s
+def stalled(progress: Progress, work: WorkState | None, now_s: float, limits: StallLimits) -> bool:
+    """True if the attempt must end. Updates `progress`; `work` is the node's current state."""
+    if progress.has_data or work != progress.work or progress.is_paused():
+        progress.has_begun |= progress.has_data
+        progress.has_data, progress.work, progress.progressed_s = False, work, now_s
         return False
-    return now_s - progress.moved_s >= limit_s(progress, limits)
+    return now_s - progress.progressed_s >= limit_s(progress, limits)
 
 
-def _reason(progress: Progress, limits: Limits) -> str:
+def _reason(progress: Progress, limits: StallLimits) -> str:
     seconds = f"for {limit_s(progress, limits):g} s"
-    if progress.sign is not None and progress.sign.state not in _AT_WORK:
+    if progress.work is not None and progress.work.state not in _AT_WORK:
         return f"has made no progress with loading the model {seconds}"
-    if progress.began:
+    if progress.has_begun:
         return f"has fallen silent in its answer, {seconds}"
-    if progress.sign is not None:
+    if progress.work is not None:
         return f"is there and has made no token {seconds}"
-    if progress.is_deaf:
+    if progress.is_unresponsive:
         return f"has not answered anything {seconds}"
-    if progress.is_headed:
+    if progress.has_head:
         return f"has sent no content {seconds}"
     return f"has not begun to answer {seconds}"
 
 
-class Stalls:
+class StallWatchdog:
     """Owner of the progress of all attempts."""
 
     def __init__(
         self,
         fleet: Fleet,
-        limits: Limits,
+        limits: StallLimits,
         on_stalled: Callable[[Lease], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -189,11 +191,11 @@ class Stalls:
         self._fleet = fleet
         self._limits = limits
         self._clock = clock
-        self._look_s = min(
-            MAX_LOOK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / LOOKS
+        self._check_s = min(
+            MAX_CHECK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / CHECKS
         )
         self._watched: dict[Progress, None] = {}
-        self._stalled: dict[tuple[str, str], Sign] = {}
+        self._stalled: dict[tuple[str, str], WorkState] = {}
         """By node and model, the state of the node's work when an attempt stalled."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
@@ -204,50 +206,52 @@ class Stalls:
         """The context of an attempt in the current task. It raises `NodeFailed` once the node makes
         no progress, and `DeadlineExceeded` if the response has not begun by `deadline_s`, on the
         event loop's clock."""
-        sign = sign_of(self._fleet.node(lease.node_id), lease.model)
-        progress = Progress(lease, is_paused, self._clock(), sign, watched_by=self)
+        work = work_state_of(self._fleet.node(lease.node_id), lease.model)
+        progress = Progress(lease, is_paused, self._clock(), work, watched_by=self)
         if deadline_s < math.inf:
             wait_s = deadline_s - time.monotonic()
             loop = asyncio.get_running_loop()
-            progress.timer = loop.call_later(max(0.0, wait_s), self._leave_late, progress)
+            progress.timer = loop.call_later(max(0.0, wait_s), self._abort_late, progress)
         return progress
 
     def add(self, progress: Progress) -> None:
         self._watched[progress] = None
         if self._timer is None:
-            self._look_later()
+            self._check_later()
 
     def discard(self, progress: Progress) -> None:
         del self._watched[progress]
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._look_s, self._look)
+        self._timer = loop.call_later(self._check_s, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         now_s = self._clock()
         for progress in self._watched:
             lease = progress.lease
-            sign = sign_of(self._fleet.node(lease.node_id), lease.model)
-            progress.is_deaf = is_deaf(lease, self._fleet.snapshot, now_s, self._limits)
-            if progress.failure is None and stalled(progress, sign, now_s, self._limits):
-                self._leave(progress)
+            work = work_state_of(self._fleet.node(lease.node_id), lease.model)
+            progress.is_unresponsive = is_unresponsive(
+                lease, self._fleet.snapshot, now_s, self._limits
+            )
+            if progress.failure is None and stalled(progress, work, now_s, self._limits):
+                self._abort(progress)
         if self._watched:
-            self._look_later()
+            self._check_later()
 
-    def _leave(self, progress: Progress) -> None:
-        lease, sign = progress.lease, progress.sign
+    def _abort(self, progress: Progress) -> None:
+        lease, work = progress.lease, progress.work
         reason = _reason(progress, self._limits)
-        progress.leave(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
+        progress.abort(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
         self._on_stalled(lease)
-        if sign is not None and sign.state in _AT_WORK:
-            self._stalled[lease.node_id, lease.model] = sign
+        if work is not None and work.state in _AT_WORK:
+            self._stalled[lease.node_id, lease.model] = work
             self._fleet.set_stalled(lease.node_id, self._models(lease.node_id))
 
-    def _leave_late(self, progress: Progress) -> None:
+    def _abort_late(self, progress: Progress) -> None:
         name = self._fleet.name_of(progress.lease.node_id)
-        progress.leave(
+        progress.abort(
             DeadlineExceeded(
                 f"The node {name} had not begun to answer at the deadline in `x-fleet-deadline-s`."
             )
@@ -259,8 +263,8 @@ class Stalls:
             return
         well = [
             key
-            for key, sign in self._stalled.items()
-            if sign_of(self._fleet.node(key[0]), key[1]) != sign
+            for key, work in self._stalled.items()
+            if work_state_of(self._fleet.node(key[0]), key[1]) != work
         ]
         for node_id, model in well:
             if self._stalled.pop((node_id, model), None) is not None:

@@ -61,7 +61,7 @@ class _Watched:
     record: NodeRecord
     client: NodeClient
     task: asyncio.Task[None] | None = None
-    first_word: asyncio.Event = field(default_factory=asyncio.Event)
+    first_contact: asyncio.Event = field(default_factory=asyncio.Event)
     listed: list[str] = field(default_factory=list)
     """The models that a third-party server lists."""
     pace: Pace = field(default_factory=Pace)
@@ -90,7 +90,7 @@ class Watcher:
         self._ledger = ledger
         self._prefixes = prefixes
         self._nodes: dict[str, _Watched] = {}
-        self._leaving: dict[str, list[NodeClient]] = {}
+        self._removed: dict[str, list[NodeClient]] = {}
         """Clients of removed nodes, with the requests that are still open there."""
         self._closing: set[asyncio.Task[None]] = set()
         self._piece = asyncio.Lock()
@@ -123,24 +123,24 @@ class Watcher:
     async def watch(self, record: NodeRecord) -> None:
         """Like `start`, and returns after the first contact or its failure."""
         self.start(record)
-        await self._nodes[record.id].first_word.wait()
+        await self._nodes[record.id].first_contact.wait()
 
     async def unwatch(self, node_id: str) -> None:
         """Stops watching. The node's client stays for its open requests until `release`."""
         watched = self._nodes.pop(node_id, None)
         self._fleet.remove(node_id)
         if watched is not None:
-            self._leaving.setdefault(node_id, []).append(watched.client)
+            self._removed.setdefault(node_id, []).append(watched.client)
             await _end(watched)
             self._prefixes.forget_node(node_id)
 
-    def is_leaving(self, node_id: str) -> bool:
+    def awaits_release(self, node_id: str) -> bool:
         """True if the node was removed and its client is not released yet."""
-        return node_id in self._leaving
+        return node_id in self._removed
 
     def release(self, node_id: str) -> None:
         """Closes the clients of a removed node."""
-        for client in self._leaving.pop(node_id, []):
+        for client in self._removed.pop(node_id, []):
             task = asyncio.create_task(client.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
@@ -151,7 +151,7 @@ class Watcher:
         for watched in nodes:
             watched.keep_requests()
         await asyncio.gather(*(watched.client.close() for watched in nodes))
-        for node_id in list(self._leaving):
+        for node_id in list(self._removed):
             self.release(node_id)
         await asyncio.gather(*self._closing)
 
@@ -173,7 +173,7 @@ class Watcher:
                 # A listener of the fleet may fail; the node is watched all the same.
                 log.exception("a fault of the router, at the loss of node %s", watched.record.name)
             finally:
-                watched.first_word.set()
+                watched.first_contact.set()
             if time.monotonic() - started_s > MAX_BACKOFF_S:
                 backoff_s = FIRST_BACKOFF_S
             await asyncio.sleep(backoff_s)
@@ -268,7 +268,7 @@ class Watcher:
         if not self._reachable(watched):
             log.info("node %s is there: %s", watched.record.name, watched.record.url)
         self._fleet.heard(watched.record.id, status)
-        watched.first_word.set()
+        watched.first_contact.set()
 
     def _check(self, record: NodeRecord, status: NodeStatus) -> None:
         """Raises `NodeRefused` for a status that the node's own agent would not send."""

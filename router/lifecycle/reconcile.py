@@ -192,7 +192,7 @@ def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[Unload]:
     wait for in the router."""
     if view.kind != KIND_AGENT or not view.reachable or view.status is None:
         return []
-    since_s = max(0.0, now_s - view.heard_s)
+    since_s = max(0.0, now_s - view.status_at_s)
     return [
         Unload(view.node_id, model.name, model.generation, model.keep_alive_s)
         for model in view.status.models

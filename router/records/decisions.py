@@ -27,7 +27,7 @@ _LEAST_SHOWN_S = 0.05
 
 
 @dataclass(slots=True)
-class Attempt:
+class AttemptRecord:
     """One attempt of a request at a node. Only `Decisions` changes it."""
 
     decision: Decision
@@ -47,7 +47,7 @@ class Attempt:
         work_s = terms.queue_s + terms.prefill_s + terms.restore_s + terms.load_s
         return self.decision.waited_s + work_s
 
-    def take(self, accounts: Finished | None) -> None:
+    def set_accounts(self, accounts: Finished | None) -> None:
         """Stores the node's usage record, which also dates the first content of a response that the
         router received whole."""
         self.accounts = accounts
@@ -56,7 +56,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Decided:
+class DecisionRecord:
     """The decisions about one request, and their outcomes. Only `Decisions` changes it."""
 
     request_id: str
@@ -65,7 +65,7 @@ class Decided:
     path: str
     priority: Priority
     arrived_s: float
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[AttemptRecord] = field(default_factory=list)
     """Attempts in their order; each but the first follows a node's failure."""
     reject: Reject | None = None
     """The rejection, if no (other) node could serve the request."""
@@ -80,7 +80,7 @@ class Decisions:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._decided: OrderedDict[str, Decided] = OrderedDict()
+        self._decided: OrderedDict[str, DecisionRecord] = OrderedDict()
 
     # --- events ---
 
@@ -98,7 +98,7 @@ class Decisions:
 
     def granted(self, ticket: Ticket, decision: Decision) -> None:
         """Records an attempt, perhaps after another one has failed."""
-        self._of(ticket).attempts.append(Attempt(decision))
+        self._of(ticket).attempts.append(AttemptRecord(decision))
 
     def rejected(self, ticket: Ticket, reject: Reject) -> None:
         """Records that no node, or no other one, can serve the request."""
@@ -122,12 +122,12 @@ class Decisions:
         for attempt in reversed(decided.attempts):
             placed = attempt.decision.node_id, attempt.decision.model
             if placed == (verdict.lease.node_id, verdict.lease.model):
-                attempt.take(verdict.accounts)
+                attempt.set_accounts(verdict.accounts)
                 return
 
     # --- reading ---
 
-    def find(self, request_id: str) -> Decided | None:
+    def find(self, request_id: str) -> DecisionRecord | None:
         """The request with this id, or with any id that its client saw: of the response, or of an
         item in it."""
         if found := self._decided.get(request_id):
@@ -151,10 +151,10 @@ class Decisions:
 
     # --- state ---
 
-    def _of(self, ticket: Ticket) -> Decided:
+    def _of(self, ticket: Ticket) -> DecisionRecord:
         decided = self._decided.get(ticket.request_id)
         if decided is None:
-            decided = Decided(
+            decided = DecisionRecord(
                 ticket.request_id,
                 ticket.requested_model,
                 ticket.model,
@@ -167,7 +167,7 @@ class Decisions:
                 self._decided.popitem(last=False)
         return decided
 
-    def _latest(self, ticket_id: str) -> Attempt | None:
+    def _latest(self, ticket_id: str) -> AttemptRecord | None:
         decided = self._decided.get(ticket_id)
         return decided.attempts[-1] if decided and decided.attempts else None
 

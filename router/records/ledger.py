@@ -34,7 +34,7 @@ REASON_UNREPORTED = "unreported"
 
 
 @dataclass(slots=True)
-class Ended:
+class UnreportedAttempt:
     """An ended attempt for which its node keeps no usage record."""
 
     outcome: str
@@ -60,6 +60,30 @@ class _Entry:
     tokens: Tokens | None = None
 
 
+class LedgerListener:
+    """Receives what the ledger learns of requests. This one ignores all of it."""
+
+    def on_prefilled(self, lease: Lease) -> None:
+        """A node has reported that a lease's prefill is over."""
+
+    def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
+        """A node has reported how a lease ended."""
+
+    def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
+        """A response has ended whose client disconnected after it had begun. The verdict shows what
+        was cached, and says nothing about the node's health."""
+
+    def on_refused(self, verdict: Verdict) -> None:
+        """A request was refused, which says nothing about the node."""
+
+    def charge(self, ticket: Ticket, lease: Lease, attempt: UnreportedAttempt) -> float | None:
+        """The cost of an ended attempt; None if it was free."""
+        return None
+
+
+IGNORE = LedgerListener()
+
+
 class Ledger:
     """Owner of the open requests by node and request id, and of the rows that wait to be
     written."""
@@ -67,23 +91,13 @@ class Ledger:
     def __init__(
         self,
         origins: Origins,
+        listener: LedgerListener = IGNORE,
         *,
         log_requests: bool = False,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.on_verdict: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
-        """Called with the node's verdict on an ended lease."""
-        self.on_cut: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
-        """Called with the verdict on a response whose client disconnected after it had begun. It
-        shows what was cached, and says nothing about the node's health."""
-        self.on_refused: Callable[[Verdict], None] = lambda verdict: None
-        """Called with the verdict on a request that was refused, which says nothing about the
-        node."""
-        self.charge: Callable[[Ticket, Lease, Ended], float | None] = lambda *_: None
-        """Returns the cost of an ended attempt; None if it was free."""
-        self.on_prefilled: Callable[[Lease], None] = lambda lease: None
-        """Called when a node reports that a lease's prefill is over."""
         self.origins = origins
+        self._listener = listener
         self._log_limiter = LogLimiter()
         self._log_requests = log_requests
         self._wall_clock = wall_clock
@@ -131,7 +145,7 @@ class Ledger:
             return
         entry = self._open.get((node_id, began.request_id))
         if entry is not None and entry.instance_id == instance_id:
-            self.on_prefilled(entry.lease)
+            self._listener.on_prefilled(entry.lease)
 
     def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
         """Records the usage record of an own request; others are ignored. One for a request that
@@ -165,16 +179,20 @@ class Ledger:
         """Reports the node's verdict, unless the relay has seen a failure, which has been reported
         already."""
         if accounts.reason is FinishReason.REFUSED:
-            self.on_refused(Verdict(entry.lease, ended_s, failed=False, accounts=accounts))
+            self._listener.on_refused(
+                Verdict(entry.lease, ended_s, failed=False, accounts=accounts)
+            )
             return
         if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED, OUTCOME_LATE):
             return
         failed = accounts.reason is FinishReason.ERROR
         whole = accounts.reason in (FinishReason.STOP, FinishReason.LENGTH)
         if failed or (whole and entry.outcome == OUTCOME_SERVED):
-            self.on_verdict(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
+            self._listener.on_verdict(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
         elif accounts.ttft_s is not None:
-            self.on_cut(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
+            self._listener.on_disconnected(
+                Verdict(entry.lease, ended_s, failed, accounts), entry.ticket
+            )
 
     def expire(self, now_s: float) -> None:
         """Writes requests without usage record that ended more than `UNREPORTED_AFTER_S` ago."""
@@ -185,12 +203,12 @@ class Ledger:
             del self._ended[key]
             self._close_unreported(key, entry)
 
-    def take_rows(self, most: int = MOST_ROWS) -> list[UsageRecord]:
+    def pop_rows(self, most: int = MOST_ROWS) -> list[UsageRecord]:
         """Removes and returns the rows to write, the oldest first."""
         rows, self._rows = self._rows[:most], self._rows[most:]
         return rows
 
-    def give_back(self, rows: list[UsageRecord]) -> None:
+    def push_back_rows(self, rows: list[UsageRecord]) -> None:
         """Takes back rows that could not be written, to be tried again. Above `MOST_ROWS` the
         oldest are lost."""
         self._rows = rows + self._rows
@@ -228,7 +246,7 @@ class Ledger:
         lease, reason = entry.lease, entry.outcome or REASON_UNREPORTED
         prompt, cached, completion = entry.tokens or (None, None, None)
         row = unreported_row(entry.ticket, lease.node_request_id, reason, self._wall_clock())
-        ended = Ended(reason, entry.began, entry.tokens)
+        ended = UnreportedAttempt(reason, entry.began, entry.tokens)
         self._rows.append(
             replace(
                 row,
@@ -237,7 +255,7 @@ class Ledger:
                 prompt_tokens=prompt,
                 cached_tokens=cached,
                 completion_tokens=completion,
-                cost=self.charge(entry.ticket, lease, ended),
+                cost=self._listener.charge(entry.ticket, lease, ended),
             )
         )
         self._log(entry.ticket, entry.node_name, reason)

@@ -20,7 +20,7 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.states import ACTIVE, KIND_OPENAI
-from router.types import Moment, NodeView, Road, Target
+from router.types import ModelRoute, Moment, NodeView, Target
 
 FIRST, WARM, SPILLOVER = "first", "warm", "spillover"
 SELECTORS = (FIRST, WARM, SPILLOVER)
@@ -35,7 +35,7 @@ _WHY = {
 }
 
 
-_LEADING_ON = (
+_FALLBACK_ERRORS = (
     ContextTooLong,
     NoNodeReady,
     ServersNotAllowed,
@@ -56,11 +56,11 @@ class Order(msgspec.Struct, frozen=True):
     """The reason for the order, as a sentence; empty if there was no choice."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class TargetQuery(msgspec.Struct, frozen=True):
     """The properties of a request on which the choice of a target depends."""
 
     prompt_bytes: int
-    may_pay: bool = False
+    may_use_paid: bool = False
     """True if the key may use paid servers."""
     may_use_servers: bool = True
     """True if the key may use third-party servers (kind openai)."""
@@ -72,66 +72,66 @@ class Asked(msgspec.Struct, frozen=True):
     """Key of the target that served the session's last turn; empty for a new session."""
 
 
-def order(road: Road, asked: Asked, moment: Moment) -> Order:
+def order(route: ModelRoute, query: TargetQuery, moment: Moment) -> Order:
     """The targets that can serve the request, in the order of the alias's selector. If none can,
     the first target that some node has, so that the client gets its error."""
-    if len(road.targets) == 1:
-        return Order(road.targets)
-    reasons = [unfit(target, asked, moment) for target in road.targets]
+    if len(route.targets) == 1:
+        return Order(route.targets)
+    reasons = [unfit(target, query, moment) for target in route.targets]
     able = [at for at, reason in enumerate(reasons) if not reason]
     if not able:
-        first = next((each for each in road.targets if _is_open(each, asked)), road.targets[0])
-        passed = _listed(road, reasons)
-        return Order((first,), f"No target of the alias {road.alias} can take it ({passed}).")
-    ranks = {at: _rank(road, at, asked, moment) for at in able}
+        first = next((each for each in route.targets if _is_open(each, query)), route.targets[0])
+        passed = _listed(route, reasons)
+        return Order((first,), f"No target of the alias {route.alias} can take it ({passed}).")
+    ranks = {at: _rank(route, at, query, moment) for at in able}
     able.sort(key=lambda at: ranks[at])
-    why = _WHY[road.selector]
-    stay = next((at for at in able if _stays(road, at, ranks[at], asked)), None)
+    why = _WHY[route.selector]
+    stay = next((at for at in able if _stays(route, at, ranks[at], query)), None)
     if stay is not None:
         able.remove(stay)
         able.insert(0, stay)
         why = "the one that its session is with"
     for at in able[1:]:
         reasons[at] = "requests fail on its nodes" if ranks[at].fails else ""
-    chosen = tuple(road.targets[at] for at in able)
-    passed = _listed(road, reasons)
+    chosen = tuple(route.targets[at] for at in able)
+    passed = _listed(route, reasons)
     besides = f" (passed over: {passed})" if passed else ""
-    what = f"Of the targets of the alias {road.alias}, {chosen[0].model} is {why}"
+    what = f"Of the targets of the alias {route.alias}, {chosen[0].model} is {why}"
     return Order(chosen, f"{what}{besides}.")
 
 
-def _listed(road: Road, reasons: list[str]) -> str:
-    named = zip(road.targets, reasons, strict=True)
+def _listed(route: ModelRoute, reasons: list[str]) -> str:
+    named = zip(route.targets, reasons, strict=True)
     return "; ".join(f"{target.model}: {reason}" for target, reason in named if reason)
 
 
-def keeps_sessions(road: Road) -> bool:
+def keeps_sessions(route: ModelRoute) -> bool:
     """True if a session should stay with its target: otherwise each turn could go to another one,
     where nothing of the session is cached."""
-    return len(road.targets) > 1 and road.selector in (WARM, SPILLOVER)
+    return len(route.targets) > 1 and route.selector in (WARM, SPILLOVER)
 
 
-def leads_on(error: RouterError, road: Road) -> bool:
+def falls_back(error: RouterError, route: ModelRoute) -> bool:
     """True if a request that one target failed with this error falls back to the next one."""
     if isinstance(error, QueueFull):
-        return road.selector == SPILLOVER
-    return isinstance(error, _LEADING_ON)
+        return route.selector == SPILLOVER
+    return isinstance(error, _FALLBACK_ERRORS)
 
 
-def unfit(target: Target, asked: Asked, moment: Moment) -> str:
+def unfit(target: Target, query: TargetQuery, moment: Moment) -> str:
     """The reason why the target cannot serve the request, in a few words; empty if it may."""
-    if target.is_paid and not asked.may_pay:
+    if target.is_paid and not query.may_use_paid:
         return "it costs money, and the key has no budget"
     having = [view for view in moment.fleet if target.is_on(view)]
     if not having:
         return "no node has it"
-    if not asked.may_use_servers and is_external(target, moment.fleet):
+    if not query.may_use_servers and is_external(target, moment.fleet):
         return "only servers of kind openai have it, and the key lacks the scope external"
     up = [view for view in having if view.reachable and view.state == ACTIVE]
     if not up:
         return "no node that has it can be reached"
     statuses = [(view, status) for view in up if (status := _model_of(view, target.model))]
-    if all(_is_too_small(status, asked) for _, status in statuses):
+    if all(_is_too_small(status, query) for _, status in statuses):
         return "its context is too small for the prompt"
     if all(_has_failed(view, status, moment.now_s) for view, status in statuses):
         return "its load has failed"
@@ -158,8 +158,8 @@ def overflow(target: Target, prompt_bytes: int, moment: Moment) -> Overflow | No
     return Overflow.by_size(prompt_bytes, max(known))
 
 
-def _is_open(target: Target, asked: Asked) -> bool:
-    return target.is_known and (asked.may_pay or not target.is_paid)
+def _is_open(target: Target, query: TargetQuery) -> bool:
+    return target.is_known and (query.may_use_paid or not target.is_paid)
 
 
 class _Rank(NamedTuple):
@@ -171,32 +171,32 @@ class _Rank(NamedTuple):
     """Distance as the selector measures it."""
 
 
-def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> _Rank:
-    target = road.targets[at]
+def _rank(route: ModelRoute, at: int, query: TargetQuery, moment: Moment) -> _Rank:
+    target = route.targets[at]
     up = [
         view
         for view in moment.fleet
         if target.is_on(view) and view.reachable and view.state == ACTIVE
     ]
     fails = all(
-        target.model in view.stalled or (view.node_id, target.model) in asked.failing for view in up
+        target.model in view.stalled or (view.node_id, target.model) in query.failing for view in up
     )
-    if road.selector == WARM:
+    if route.selector == WARM:
         statuses = (_model_of(view, target.model) for view in up)
         states = [status.state for status in statuses if status]
         return _Rank(fails, min((_NEARNESS.get(state, _FAR) for state in states), default=0))
-    if road.selector == SPILLOVER:
-        return _Rank(fails, int(asked.in_flight[at] >= road.spill_at))
+    if route.selector == SPILLOVER:
+        return _Rank(fails, int(query.in_flight[at] >= route.spill_at))
     return _Rank(fails, 0)
 
 
-def _stays(road: Road, at: int, rank: _Rank, asked: Asked) -> bool:
+def _stays(route: ModelRoute, at: int, rank: _Rank, query: TargetQuery) -> bool:
     """True if the target served the session's last turn and serves this one, too. It does not if it
     is paid, if its nodes fail, or if the selector is `warm` and the model is not in memory any
     more."""
-    target = road.targets[at]
-    is_there = keeps_sessions(road) and target.key == asked.last
-    is_gone = road.selector == WARM and rank.distance == _FAR
+    target = route.targets[at]
+    is_there = keeps_sessions(route) and target.key == query.last
+    is_gone = route.selector == WARM and rank.distance == _FAR
     return is_there and not (rank.fails or target.is_paid or is_gone)
 
 
@@ -205,12 +205,12 @@ def _model_of(view: NodeView, model: str) -> ModelStatus | None:
     return next((status for status in statuses if status.name == model), None)
 
 
-def _is_too_small(status: ModelStatus, asked: Asked) -> bool:
-    sure_tokens = asked.prompt_bytes * SURE_TOKENS_PER_BYTE
+def _is_too_small(status: ModelStatus, query: TargetQuery) -> bool:
+    sure_tokens = query.prompt_bytes * SURE_TOKENS_PER_BYTE
     return status.context_tokens is not None and status.context_tokens < sure_tokens
 
 
 def _has_failed(view: NodeView, status: ModelStatus, now_s: float) -> bool:
     """True if the model's load has failed on the node and must not be tried again yet."""
-    is_due = now_s >= view.heard_s + status.retry_after_s
+    is_due = now_s >= view.status_at_s + status.retry_after_s
     return status.state is ModelState.FAILED and not is_due

@@ -6,7 +6,7 @@ from node.protocol.models import near_names
 from registry.records import AliasRecord, AliasTarget
 from router.errors import ModelBroken, UnknownModel
 from router.fleet.fleet import Fleet
-from router.types import Road, Target
+from router.types import ModelRoute, Target
 
 NAME_CHARS = 200
 """Longest part of an unknown name that is compared or repeated in a message."""
@@ -42,29 +42,31 @@ class Names:
         """All aliases, patterns included."""
         return tuple(self._aliases.values())
 
-    def road(self, name: str) -> Road:
+    def route(self, name: str) -> ModelRoute:
         """The targets of a name. Raises `ModelBroken`, or `UnknownModel` with similar names."""
         if name not in self._aliases and name in self._fleet.models:
-            return Road((Target(name),))
+            return ModelRoute((Target(name),))
         alias = self._find(name)
-        road = Road((self.target(AliasTarget(name)),)) if alias is None else self.road_of(alias)
-        if alias is None and road.targets[0].is_paid:
+        route = (
+            ModelRoute((self.target(AliasTarget(name)),)) if alias is None else self.route_of(alias)
+        )
+        if alias is None and route.targets[0].is_paid:
             raise UnknownModel(
                 f"Only a paid server has the model {name!r}; an administrator can lead to it with "
                 "`router alias set`.",
                 param="model",
             )
-        if not any(target.is_known for target in road.targets):
-            raise self._broken(road) or self.unknown(name)
-        return road
+        if not any(target.is_known for target in route.targets):
+            raise self._broken(route) or self.unknown(name)
+        return route
 
     def resolve(self, name: str) -> str:
-        """The first known model of a name. Raises like `road`."""
-        return first_known(self.road(name)).model
+        """The first known model of a name. Raises like `route`."""
+        return first_known(self.route(name)).model
 
-    def road_of(self, alias: AliasRecord) -> Road:
+    def route_of(self, alias: AliasRecord) -> ModelRoute:
         targets = tuple(map(self.target, alias.targets))
-        return Road(targets, alias.name, alias.selector, alias.spill_at or 1)
+        return ModelRoute(targets, alias.name, alias.selector, alias.spill_at or 1)
 
     def target(self, given: AliasTarget) -> Target:
         """Resolves a target with the fleet's current models; `MODEL@NODE` is a model on one
@@ -87,7 +89,7 @@ class Names:
             alias.name
             for alias in self._aliases.values()
             if not is_pattern(alias.name)
-            and any(target.is_known for target in self.road_of(alias).targets)
+            and any(target.is_known for target in self.route_of(alias).targets)
         }
         return aliases | self._fleet.models
 
@@ -100,10 +102,10 @@ class Names:
         found = next(fitting, None)
         return self._aliases[found] if found is not None else None
 
-    def _broken(self, road: Road) -> ModelBroken | None:
+    def _broken(self, route: ModelRoute) -> ModelBroken | None:
         """An error if the only nodes that have a target have damaged files of it; None if none has
         any."""
-        for target in road.targets:
+        for target in route.targets:
             why = [(view.name, view.broken(target.model)) for view in self._fleet.snapshot]
             told = [f"on {node}: {reason}" for node, reason in why if reason]
             if told:
@@ -119,9 +121,9 @@ class Names:
         return UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
 
 
-def first_known(road: Road) -> Target:
+def first_known(route: ModelRoute) -> Target:
     """The first target that some node has, else the first one."""
-    return next((target for target in road.targets if target.is_known), road.targets[0])
+    return next((target for target in route.targets if target.is_known), route.targets[0])
 
 
 def is_pattern(name: str) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from node.protocol.prefix import Chain, Fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, Ended
+from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, UnreportedAttempt
 from router.types import Caller, Lease, Target, Ticket
 
 TOKENS_PER_BYTE = 0.35
@@ -33,20 +33,24 @@ class Budgets:
     """Owner of each key's costs of this month, and of the reserved amounts."""
 
     def __init__(
-        self, fleet: Fleet, spent: Mapping[str, float], wall_clock: Callable[[], float]
+        self,
+        fleet: Fleet,
+        spent: Mapping[str, float],
+        wall_clock: Callable[[], float],
+        on_cost: Callable[[Lease, float], None],
     ) -> None:
-        """`spent` has each key's costs since the beginning of the month."""
-        self.on_cost: Callable[[Lease, float], None] = lambda lease, cost: None
-        """Called with the cost of an attempt at a paid server."""
+        """`spent` has each key's costs since the beginning of the month. `on_cost` is called with
+        the cost of each attempt at a paid server."""
+        self._on_cost = on_cost
         self._fleet = fleet
         self._wall_clock = wall_clock
         self._month_s = month_s(wall_clock())
         self._spent = dict(spent)
-        self._held: dict[str, Ticket] = {}
+        self._reserved: dict[str, Ticket] = {}
 
     # --- before a request ---
 
-    def most_cost(self, target: Target, fields: Fields, chain: Chain | None) -> float:
+    def cost_bound(self, target: Target, fields: Fields, chain: Chain | None) -> float:
         """Upper bound of a request's cost, on the server where it is highest."""
         prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
         prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
@@ -62,7 +66,7 @@ class Budgets:
     def check(self, caller: Caller, cost: float) -> None:
         """Raises `PaidBudgetUsed` if the cost exceeds the rest of the caller's budget."""
         budget = caller.paid_budget or 0.0
-        used = self.spent(caller.key_id) + self._held_by(caller.key_id)
+        used = self.spent(caller.key_id) + self._reserved_by(caller.key_id)
         if used + cost <= budget:
             return
         now_s = self._wall_clock()
@@ -73,28 +77,28 @@ class Budgets:
             retry_after_s=ceil(next_month_s(now_s) - now_s),
         )
 
-    def hold(self, ticket: Ticket) -> None:
+    def reserve(self, ticket: Ticket) -> None:
         """Reserves the ticket's cost until `release`, or until the request's next ticket."""
-        if ticket.may_cost is not None:
-            self._held[ticket.request_id] = ticket
-        elif self._held:
+        if ticket.cost_bound is not None:
+            self._reserved[ticket.request_id] = ticket
+        elif self._reserved:
             self.release(ticket)
 
     def release(self, ticket: Ticket) -> None:
         """Drops the ticket's reservation."""
-        self._held.pop(ticket.request_id, None)
+        self._reserved.pop(ticket.request_id, None)
 
     # --- after a request ---
 
-    def charge(self, ticket: Ticket, lease: Lease, ended: Ended) -> float | None:
+    def charge(self, ticket: Ticket, lease: Lease, ended: UnreportedAttempt) -> float | None:
         """Charges an ended attempt to its caller and returns the cost; None if it was not at a paid
         server. If the server reported no token counts, the cost is the upper bound, or 0 if it
         refused or failed the request."""
-        if ticket.may_cost is None:
+        if ticket.cost_bound is None:
             return None
         view = self._fleet.node(lease.node_id)
         failed = ended.outcome == OUTCOME_NODE_FAILED and not ended.began
-        cost = ticket.may_cost
+        cost = ticket.cost_bound
         if ended.tokens is not None and view is not None and view.prices is not None:
             cost = view.prices.cost(*ended.tokens)
         elif failed or ended.outcome == OUTCOME_REFUSED:
@@ -102,7 +106,7 @@ class Budgets:
         self._turn_month()
         key_id = ticket.caller.key_id
         self._spent[key_id] = self._spent.get(key_id, 0.0) + cost
-        self.on_cost(lease, cost)
+        self._on_cost(lease, cost)
         return cost
 
     def spent(self, key_id: str) -> float:
@@ -110,9 +114,9 @@ class Budgets:
         self._turn_month()
         return self._spent.get(key_id, 0.0)
 
-    def _held_by(self, key_id: str) -> float:
-        held = (each for each in self._held.values() if each.caller.key_id == key_id)
-        return sum(each.may_cost or 0.0 for each in held)
+    def _reserved_by(self, key_id: str) -> float:
+        held = (each for each in self._reserved.values() if each.caller.key_id == key_id)
+        return sum(each.cost_bound or 0.0 for each in held)
 
     def _turn_month(self) -> None:
         now = month_s(self._wall_clock())

@@ -42,7 +42,7 @@ _CLAUDE_PARENT = b"x-claude-code-parent-agent-id"
 _CODEX_SESSION = b"session-id"
 _CODEX_THREAD = b"thread-id"
 _CODEX_PARENT = b"x-codex-parent-thread-id"
-READ = frozenset(
+ROUTING_HEADERS = frozenset(
     (
         HEADER_PRIORITY,
         HEADER_DEADLINE,
@@ -68,7 +68,7 @@ a JSON object there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RoutingHeaders:
     """Values of the headers that concern routing."""
 
     session: str = ""
@@ -76,7 +76,7 @@ class Asked:
     priority: Priority = Priority.DEFAULT
     deadline_after_s: float = math.inf
     """Seconds after the request's arrival within which the response must begin."""
-    wants_decision: bool = False
+    shows_decision: bool = False
 
 
 _ABSENT = msgspec.Raw(b"")
@@ -90,7 +90,7 @@ class _ClaudeUser(msgspec.Struct):
     session_id: str = ""
 
 
-_NOTHING = {priority: Asked(priority=priority) for priority in Priority}
+_NOTHING = {priority: RoutingHeaders(priority=priority) for priority in Priority}
 _NO_HINTS = Hints()
 _decode_metadata = msgspec.json.Decoder(_Metadata | None).decode
 _decode_claude_user = msgspec.json.Decoder(_ClaudeUser).decode
@@ -98,14 +98,14 @@ _decode_text = msgspec.json.Decoder(str).decode
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Asked:
+def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> RoutingHeaders:
     """Raises `BadRequest` for an invalid value, and `Forbidden` for a class that is better than the
     caller's."""
-    found = {name: value for name, value in headers if name in READ}
+    found = {name: value for name, value in headers if name in ROUTING_HEADERS}
     if not found:
         return _NOTHING[caller.priority]
     session, parent = _session(found)
-    return Asked(
+    return RoutingHeaders(
         session,
         parent,
         _priority(found.get(HEADER_PRIORITY), caller),
@@ -114,7 +114,7 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Aske
     )
 
 
-def hints(asked: Asked, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
+def hints(asked: RoutingHeaders, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
     """The session that the request belongs to, by its headers or else by its body.
 
     Sessions are separated by caller, so that none can influence those of another, and by `model`,

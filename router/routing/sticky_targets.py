@@ -30,7 +30,7 @@ class Turn(msgspec.Struct, frozen=True):
     """Id of the request whose stored response this one continues."""
     chain: Chain | None = None
 
-    def found_by(self) -> Iterator[str]:
+    def lookup_keys(self) -> Iterator[str]:
         """Keys under which the session may be known, the most reliable first. A chain counts only
         if it extends an earlier one: equal first prompts do not make one session."""
         if self.session:
@@ -45,7 +45,7 @@ class Turn(msgspec.Struct, frozen=True):
             if 0 < end < len(chain):
                 yield f"{self.scope}#{chain.hashes[end - 1]:x}"
 
-    def kept_as(self) -> Iterator[str]:
+    def stored_keys(self) -> Iterator[str]:
         """Keys under which the session's next request may find it."""
         if self.session:
             yield f"{self.scope}={self.session}"
@@ -68,14 +68,14 @@ class LastTargets:
 
     def find(self, turn: Turn, now_s: float) -> str:
         """Key of the target that served the session last; empty for a new session."""
-        for key in turn.found_by():
+        for key in turn.lookup_keys():
             target, at_s = self._known.get(key, ("", 0.0))
             if target and now_s - at_s < TTL_S:
                 return target
         return ""
 
-    def answered(self, turn: Turn, target: Target, now_s: float) -> None:
-        for key in turn.kept_as():
+    def served(self, turn: Turn, target: Target, now_s: float) -> None:
+        for key in turn.stored_keys():
             self._known[key] = (target.key, now_s)
             self._known.move_to_end(key)
         while self._known:

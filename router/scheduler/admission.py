@@ -5,19 +5,19 @@ from math import inf
 from msgspec.structs import replace
 
 from router.scheduler import explain, rejects
-from router.scheduler.cost import Ask, exclusion, model_of, prefill_s, work_s
+from router.scheduler.cost import TicketEstimate, exclusion, model_of, prefill_s, work_s
 from router.scheduler.node_state import Books, OpenLease
 from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
-from router.scheduler.queue_scan import Free, Turns, has_free
-from router.scheduler.residency import to_close
+from router.scheduler.queue_scan import Free, QueueScan, has_free
+from router.scheduler.residency import models_to_close
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
 
-LOOK_S = 1.0
+SCAN_INTERVAL_S = 1.0
 """Longest interval between two scans of the queue; `MIN_SCAN_S` is the shortest."""
-MIN_LOOK_S = 0.002
-REST_S = 0.01
+MIN_SCAN_S = 0.002
+RESUME_S = 0.01
 """Seconds until the scan that goes on with the tickets that the last one had no time for."""
 CHANGED_SHARE = 0.1
 """A ticket keeps its place in the queue if its work has changed by less."""
@@ -30,9 +30,9 @@ class Admission:
         self._books = books
         self._placement = placement
         self._queue = FairQueue(limits)
-        self._turns = Turns(self._queue)
-        self._look_s = inf
-        self._again_s = -inf
+        self._offers = QueueScan(self._queue)
+        self._next_scan_s = inf
+        self._rescan_s = -inf
         """When all waiting tickets are compared again, even if no node has become free."""
         self._has_closed = False
         self._close_s = inf
@@ -47,63 +47,67 @@ class Admission:
 
     def wake_s(self) -> float | None:
         """When the next deadline or scan is due; None while nothing waits."""
-        return min(self._look_s, self._queue.next_deadline_s()) if self._queue else None
+        return min(self._next_scan_s, self._queue.next_deadline_s()) if self._queue else None
 
-    def leave(self, ticket_id: str) -> None:
+    def remove(self, ticket_id: str) -> None:
         """Forgets a ticket whose client has disconnected; no action follows for it."""
         self._queue.remove(ticket_id)
 
-    def admit(self, ask: Ask, moment: Moment) -> list[Action]:
+    def admit(self, estimate: TicketEstimate, moment: Moment) -> list[Action]:
         """Grants, queues or rejects a new ticket. If it is queued, the actions may grant others,
         too."""
-        ticket, now_s = ask.ticket, moment.now_s
+        ticket, now_s = estimate.ticket, moment.now_s
         if ticket.deadline_s <= now_s:
-            return [rejects.late(ticket)]
+            return [rejects.deadline_passed(ticket)]
         self._close(moment)
-        choice = self._placement.decide(ask, moment, {})
+        choice = self._placement.decide(estimate, moment, {})
         if choice.index < 0:
-            return [rejects.no_node(ask, moment)]
-        if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
-            return [self._hopeless(ask, choice, now_s) or self._grant(ask, choice, moment)]
-        waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice))
+            return [rejects.no_node(estimate, moment)]
+        if not estimate.prompt_bytes or (
+            not self._queue and self._may_begin(estimate, choice, moment)
+        ):
+            return [
+                self._too_late(estimate, choice, now_s) or self._grant(estimate, choice, moment)
+            ]
+        waiting = Waiting(estimate, ticket.arrived_s, _least_work_s(choice))
         waiting.prices = self._placement.prices(choice.terms, ticket.model, moment)
         self._queue.add(waiting)
-        actions = self.look(moment, waiting)
+        actions = self.scan(moment, waiting)
         if ticket.request_id not in self._queue:
             return actions
         return [*self._queued(waiting, choice, moment), *actions]
 
-    def look(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
+    def scan(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
         """Grants what can begin now, in the queue's order. A free node that the waiting tickets
         have not taken is offered to the `new` ticket at once."""
         if not self._queue:
             return []
-        now_s, turns = moment.now_s, self._turns
+        now_s, scan = moment.now_s, self._offers
         for book in self._books:
             book.settle(now_s)
         self._close(moment)
         free = self._free(moment)
-        if not 0.0 < self._again_s - now_s <= LOOK_S:
-            self._again_s = now_s + LOOK_S
+        if not 0.0 < self._rescan_s - now_s <= SCAN_INTERVAL_S:
+            self._rescan_s = now_s + SCAN_INTERVAL_S
             self._expect(now_s)
-            turns.renew()
+            scan.renew()
         promoted: list[Waiting] = []
         grants: list[Grant] = []
-        if turns.is_new(free):
+        if scan.is_new(free):
             self._planned_s = {}
-            promoted = turns.promoted(free, now_s)
-            first = [each for each in turns.first(free) if each not in promoted]
-            grants += self._ask_each([*promoted, *first], free, moment, of_new=True)
-            if turns.is_new(free):
-                turns.leave(free)
-        grants += self._ask_each(turns.rest(free), free, moment)
-        if new is not None and turns.may_ask(new, free):
-            grants += self._ask_each([new], free, moment)
+            promoted = scan.promoted(free, now_s)
+            first = [each for each in scan.first(free) if each not in promoted]
+            grants += self._offer_each([*promoted, *first], free, moment, of_new=True)
+            if scan.is_new(free):
+                scan.decline(free)
+        grants += self._offer_each(scan.rest(free), free, moment)
+        if new is not None and scan.may_offer(new, free):
+            grants += self._offer_each([new], free, moment)
         for grant in grants:
             ticket_id = grant.lease.ticket_id
-            is_promoted = any(each.ask.ticket.request_id == ticket_id for each in promoted)
-            self._queue.take(ticket_id, is_promoted=is_promoted)
-        self._plan_look(moment, is_due=turns.end(free))
+            is_promoted = any(each.estimate.ticket.request_id == ticket_id for each in promoted)
+            self._queue.grant(ticket_id, is_promoted=is_promoted)
+        self._plan_scan(moment, is_due=scan.end(free))
         return list(grants)
 
     def _close(self, moment: Moment) -> None:
@@ -115,7 +119,7 @@ class Admission:
                 for view in moment.fleet
                 if view.status is not None and view.reachable and view.state == ACTIVE
             }
-            closed, self._close_s = to_close(self._queue.oldest(), nodes, moment.now_s)
+            closed, self._close_s = models_to_close(self._queue.oldest(), nodes, moment.now_s)
             self._has_closed = bool(closed)
             for node_id, (book, _) in nodes.items():
                 models = closed.get(node_id, frozenset())
@@ -126,13 +130,13 @@ class Admission:
         """Marks the sessions of waiting tickets as certain to need what the node where they are
         warm has cached."""
         for waiting in self._queue.tickets():
-            home = waiting.ask.home
+            home = waiting.estimate.home
             book = self._books.known(home.node_id) if home is not None else None
-            warm = book.warm.get(waiting.ask.ticket.model) if book is not None else None
+            warm = book.warm.get(waiting.estimate.ticket.model) if book is not None else None
             if warm is not None:
-                warm.expect(waiting.ask.session, now_s)
+                warm.expect(waiting.estimate.session, now_s)
 
-    def _ask_each(
+    def _offer_each(
         self, turn: list[Waiting], free: Free, moment: Moment, *, of_new: bool = False
     ) -> list[Grant]:
         """Grants to those of `turn` that can begin. With `of_new` it stops once nothing is free
@@ -140,11 +144,11 @@ class Admission:
         grants: list[Grant] = []
         queues = self._placement.queues(moment, self._planned_s)
         for waiting in turn:
-            if of_new and not self._turns.is_new(free):
+            if of_new and not self._offers.is_new(free):
                 break
-            if not has_free(waiting.ask, free):
+            if not has_free(waiting.estimate, free):
                 continue
-            self._turns.ask(waiting)
+            self._offers.mark(waiting)
             index = self._consider(waiting, moment, queues, grants)
             if index >= 0:
                 self._still_free(free, moment.fleet[index], moment.now_s)
@@ -167,28 +171,28 @@ class Admission:
             if view.node_id in nodes and not self._placement.can_begin(view, model, now_s):
                 nodes.discard(view.node_id)
 
-    def drop_unable(self, moment: Moment) -> list[Action]:
+    def reject_unable(self, moment: Moment) -> list[Action]:
         """Rejects the tickets that no node can serve any more."""
         before, self._able = self._able, moment.fleet
         if not self._queue or not _takes_less(before, moment.fleet):
             return []
         return [
-            self._drop(waiting, rejects.no_node(waiting.ask, moment))
+            self._drop(waiting, rejects.no_node(waiting.estimate, moment))
             for waiting in self._queue.tickets()
-            if not able(waiting.ask, moment)
+            if not is_servable(waiting.estimate, moment)
         ]
 
-    def late(self, moment: Moment) -> list[Action]:
+    def reject_late(self, moment: Moment) -> list[Action]:
         """Rejects the tickets whose deadline has passed."""
         return [
-            self._drop(waiting, rejects.late(waiting.ask.ticket))
-            for waiting in self._queue.late(moment.now_s)
+            self._drop(waiting, rejects.deadline_passed(waiting.estimate.ticket))
+            for waiting in self._queue.overdue(moment.now_s)
         ]
 
     # --- offers of free nodes ---
 
-    def _may_begin(self, ask: Ask, choice: Choice, moment: Moment) -> bool:
-        view, model = moment.fleet[choice.index], ask.ticket.model
+    def _may_begin(self, estimate: TicketEstimate, choice: Choice, moment: Moment) -> bool:
+        view, model = moment.fleet[choice.index], estimate.ticket.model
         return self._placement.can_begin(view, model, moment.now_s)
 
     def _consider(
@@ -201,17 +205,17 @@ class Admission:
         """Adds a grant if the ticket can begin on its best node. Otherwise plans the ticket's work
         there, so that tickets behind it count it, unless it waits for memory. Returns the node's
         index, -1 if there is none."""
-        ask, model, now_s = waiting.ask, waiting.ask.ticket.model, moment.now_s
-        hold_s = self._placement.hold_s(len(self._queue))
+        estimate, model, now_s = waiting.estimate, waiting.estimate.ticket.model, moment.now_s
+        price_ttl_s = self._placement.price_ttl_s(len(self._queue))
         queues_s = queues.of(model)
-        index = self._placement.best_price(ask, waiting.prices, moment, queues_s, hold_s)
-        if index < 0 or ask.ticket.deadline_s <= now_s:
+        index = self._placement.best_price(estimate, waiting.prices, moment, queues_s, price_ttl_s)
+        if index < 0 or estimate.ticket.deadline_s <= now_s:
             return -1
         if self._placement.can_begin(moment.fleet[index], model, now_s):
-            choice = self._placement.decide(ask, moment, self._planned_s)
+            choice = self._placement.decide(estimate, moment, self._planned_s)
             index = choice.index
             if index >= 0 and self._placement.can_begin(moment.fleet[index], model, now_s):
-                grants.append(self._grant(ask, choice, moment))
+                grants.append(self._grant(estimate, choice, moment))
                 queues.grant(index, choice.chosen, model)
                 return index
         if index >= 0:
@@ -232,24 +236,24 @@ class Admission:
         if is_other:
             self._queue.set_work(waiting, work_s)
 
-    def _plan_look(self, moment: Moment, *, is_due: bool) -> None:
-        soonest_s = moment.now_s + MIN_LOOK_S
-        self._look_s = min(self._again_s, max(self._close_s, soonest_s))
+    def _plan_scan(self, moment: Moment, *, is_due: bool) -> None:
+        soonest_s = moment.now_s + MIN_SCAN_S
+        self._next_scan_s = min(self._rescan_s, max(self._close_s, soonest_s))
         if is_due:
-            self._look_s = min(self._look_s, moment.now_s + REST_S)
+            self._next_scan_s = min(self._next_scan_s, moment.now_s + RESUME_S)
         for view in moment.fleet:
             free_s = self._placement.free_s(view, moment.now_s) if view.reachable else inf
-            self._look_s = min(self._look_s, max(free_s, soonest_s))
+            self._next_scan_s = min(self._next_scan_s, max(free_s, soonest_s))
 
-    def _grant(self, ask: Ask, choice: Choice, moment: Moment) -> Grant:
-        ticket, terms, now_s = ask.ticket, choice.chosen, moment.now_s
+    def _grant(self, estimate: TicketEstimate, choice: Choice, moment: Moment) -> Grant:
+        ticket, terms, now_s = estimate.ticket, choice.chosen, moment.now_s
         view = moment.fleet[choice.index]
         lease = Lease(
             ticket_id=ticket.request_id,
             node_id=terms.node_id,
             model=ticket.model,
             granted_s=now_s,
-            attempt=ticket.earlier_attempts + ask.attempt,
+            attempt=ticket.earlier_attempts + estimate.attempt,
             instance_id=view.status.instance_id if view.status else "",
             predicted_tokens=terms.promised_tokens,
             prompt_tokens=terms.prompt_tokens,
@@ -259,40 +263,42 @@ class Admission:
         opened = OpenLease(
             ticket,
             lease,
-            ask.session,
+            estimate.session,
             terms,
-            pace=ask.pace,
-            demand=self._placement.demand(ask.pace, terms, ticket.model),
+            pace=estimate.pace,
+            demand=self._placement.demand(estimate.pace, terms, ticket.model),
             rows=book.rows.get(ticket.model, 0) + book.others_rows(ticket.model),
-            tried=ask.tried,
+            tried=estimate.tried,
             work_s=prefill_s(terms),
-            charged=(terms.held_positions, len(ticket.chain) if ticket.chain else 0),
-            alone=not book.prefilling and not book.loading,
-            is_told=ticket.stream or view.kind == KIND_AGENT,
+            charged=(terms.cached_positions, len(ticket.chain) if ticket.chain else 0),
+            was_alone=not book.prefilling and not book.loading,
+            reports_prefill_end=ticket.stream or view.kind == KIND_AGENT,
         )
         self._books.open(opened, now_s)
         return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
 
-    def _hopeless(self, ask: Ask, choice: Choice, now_s: float) -> Reject | None:
+    def _too_late(self, estimate: TicketEstimate, choice: Choice, now_s: float) -> Reject | None:
         """Rejects a ticket that could begin at once, but would miss its deadline. An idle node
         whose speed is only guessed gets the ticket all the same: nothing else would correct a wrong
         guess."""
         terms = choice.chosen
-        if not terms.queue_s and not self._placement.is_learned(terms.node_id, ask.ticket.model):
+        if not terms.queue_s and not self._placement.is_learned(
+            terms.node_id, estimate.ticket.model
+        ):
             return None
-        return rejects.hopeless(ask.ticket, terms.queue_s + work_s(terms), now_s)
+        return rejects.too_late(estimate.ticket, terms.queue_s + work_s(terms), now_s)
 
     # --- waiting tickets ---
 
     def _queued(self, waiting: Waiting, choice: Choice, moment: Moment) -> list[Action]:
         """Reports a new ticket's place in the queue. Rejects it, or another ticket, if its deadline
         or the queue's limit is exceeded."""
-        ticket = waiting.ask.ticket
+        ticket = waiting.estimate.ticket
         position, wait_s = self._standing(waiting, choice)
-        if hopeless := rejects.hopeless(ticket, wait_s, moment.now_s):
-            return [self._drop(waiting, replace(hopeless, position=position))]
+        if too_late := rejects.too_late(ticket, wait_s, moment.now_s):
+            return [self._drop(waiting, replace(too_late, position=position))]
         queued = Queued(ticket.request_id, position, wait_s)
-        if not self._queue.is_over(ticket.model):
+        if not self._queue.is_overfull(ticket.model):
             return [queued]
         last = (
             self._queue.last_below(ticket.model, ticket.priority)
@@ -305,7 +311,7 @@ class Admission:
     def _full(self, waiting: Waiting, choice: Choice) -> Reject:
         position, wait_s = self._standing(waiting, choice)
         most = self._queue.limits.max_waiting
-        reject = rejects.full(waiting.ask.ticket, most, position, wait_s)
+        reject = rejects.full(waiting.estimate.ticket, most, position, wait_s)
         return self._drop(waiting, reject)
 
     def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
@@ -315,13 +321,16 @@ class Admission:
         return ahead + 1, choice.chosen.queue_s + ahead_s / able_nodes
 
     def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
-        self._queue.remove(waiting.ask.ticket.request_id)
+        self._queue.remove(waiting.estimate.ticket.request_id)
         return reject
 
 
-def able(ask: Ask, moment: Moment) -> bool:
+def is_servable(estimate: TicketEstimate, moment: Moment) -> bool:
     """True if any node can serve the ticket."""
-    return any(not exclusion(ask, view, model_of(view, ask.ticket.model)) for view in moment.fleet)
+    return any(
+        not exclusion(estimate, view, model_of(view, estimate.ticket.model))
+        for view in moment.fleet
+    )
 
 
 def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bool:
@@ -340,7 +349,7 @@ def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bo
 
 def decision(ticket: Ticket, choice: Choice, now_s: float, waited_s: float) -> Decision:
     if choice.index < 0:
-        reason = explain.nobody(choice.terms)
+        reason = explain.no_candidate(choice.terms)
         return Decision(ticket.request_id, ticket.model, now_s, "", choice.terms, waited_s, reason)
     chosen = choice.chosen
     others = [each for each in choice.terms if each is not chosen and not each.excluded]

@@ -18,9 +18,9 @@ RECENT_S, MAX_RECENT = 120.0, 64
 """Age and number of the outcomes that count as recent. The longest opening and its trial fit
 several times into this period, so the share of failures is known even while few requests get
 through."""
-MIN_HELD_S, MAX_HELD_S = 1.0, 60.0
+MIN_BACKOFF_S, MAX_BACKOFF_S = 1.0, 60.0
 """Bounds of the back-off time, which is otherwise the `Retry-After` of the rejection."""
-MIN_OUTCOMES, OFTEN = 5, 0.5
+MIN_OUTCOMES, OFTEN_SHARE = 5, 0.5
 """A model fails often if at least this share of at least so many recent outcomes are failures."""
 
 
@@ -56,9 +56,9 @@ class Circuit:
     until_s: float = -inf
     trial: str = ""
     """The ticket whose end will show if the model still fails; empty if there is none."""
-    held_s: float = -inf
+    rejected_s: float = -inf
     """When a request was last rejected, which is no failure."""
-    held_until_s: float = -inf
+    backoff_until_s: float = -inf
     _recent: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     """Time of each recent outcome, and True if it was a failure."""
 
@@ -66,7 +66,7 @@ class Circuit:
         """Records the failure of a request that was granted at `granted_s`."""
         self._note(now_s, failed=True)
         failures, outcomes = self.counts()
-        self.fails_often = outcomes >= MIN_OUTCOMES and failures >= OFTEN * outcomes
+        self.fails_often = outcomes >= MIN_OUTCOMES and failures >= OFTEN_SHARE * outcomes
         if not self.is_closed and granted_s < self.opened_s:
             # Granted before the opening: the same cause failed it, so it does not count again.
             return
@@ -89,19 +89,19 @@ class Circuit:
         self.trial = ""
         return True
 
-    def hold(self, now_s: float, retry_after_s: float | None) -> None:
+    def back_off(self, now_s: float, retry_after_s: float | None) -> None:
         """Records that the node rejected a request; `retry_after_s` is None without a
         `Retry-After`."""
-        wait_s = min(MAX_HELD_S, max(MIN_HELD_S, retry_after_s or 0.0))
-        self.held_s = now_s
-        self.held_until_s = max(self.held_until_s, now_s + wait_s)
+        wait_s = min(MAX_BACKOFF_S, max(MIN_BACKOFF_S, retry_after_s or 0.0))
+        self.rejected_s = now_s
+        self.backoff_until_s = max(self.backoff_until_s, now_s + wait_s)
 
-    def end_hold(self, granted_s: float) -> bool:
+    def end_back_off(self, granted_s: float) -> bool:
         """Records a response to a request that was granted at `granted_s`. Returns True if that
         ends the back-off, which a request granted before the rejection does not."""
-        if granted_s < self.held_s or self.held_until_s == -inf:
+        if granted_s < self.rejected_s or self.backoff_until_s == -inf:
             return False
-        self.held_s = self.held_until_s = -inf
+        self.rejected_s = self.backoff_until_s = -inf
         return True
 
     def state(self, now_s: float) -> BreakerState:
@@ -109,11 +109,11 @@ class Circuit:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now_s < self.until_s else BreakerState.HALF_OPEN
 
-    def bars(self, now_s: float) -> bool:
+    def blocks(self, now_s: float) -> bool:
         """True if requests should go to other nodes: the breaker is open, a trial is running, or
         the node backs off."""
         is_open = not self.is_closed and (now_s < self.until_s or bool(self.trial))
-        return is_open or now_s < self.held_until_s
+        return is_open or now_s < self.backoff_until_s
 
     def counts(self) -> tuple[int, int]:
         """Number of failures and of all outcomes that were recent at the last one."""

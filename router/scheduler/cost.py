@@ -11,8 +11,8 @@ import msgspec
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
-from router.scheduler.residency import IN_MEMORY, claim, no_room
-from router.scheduler.sessions import Pace, Session
+from router.scheduler.residency import IN_MEMORY, displacement, no_room
+from router.scheduler.sessions import Session, SessionPace
 from router.scheduler.warm_sessions import WarmSessions
 from router.states import ACTIVE, KIND_OPENAI, REST_WORDS
 from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
@@ -27,7 +27,7 @@ both."""
 TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
 """Costs that differ by no more than the larger of both are equal, unless the node has `TIE_TOKENS`
 less of the prompt cached: keeping a prefix on one node is worth it even where prefill is fast."""
-COMING_SHARE = 0.85
+PENDING_SHARE = 0.85
 """Share of a prefix counted as cached while its prefill is still to come, since its tokens are
 estimated."""
 PROMISED_SHARE = 0.5
@@ -41,7 +41,7 @@ UNKNOWN_CACHE_TOKENS = 50_000
 _NO_WARM = WarmSessions()
 
 
-class Ask(msgspec.Struct, frozen=True):
+class TicketEstimate(msgspec.Struct, frozen=True):
     """A ticket with those of its estimates that are the same on every node."""
 
     ticket: Ticket
@@ -51,7 +51,7 @@ class Ask(msgspec.Struct, frozen=True):
     prompt_tokens: float
     tokens_per_byte: float
     answer_tokens: float
-    pace: Pace
+    pace: SessionPace
     tried: frozenset[str] = frozenset()
     """Nodes that must not get the ticket again."""
     attempt: int = 1
@@ -98,113 +98,122 @@ class Pricing:
         self._rates = rates
         self._books = books
 
-    def all_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> tuple[NodeTerms, ...]:
+    def all_terms(
+        self, estimate: TicketEstimate, fleet: Sequence[NodeView], now_s: float
+    ) -> tuple[NodeTerms, ...]:
         """The terms of all nodes, in the fleet's order."""
-        at_home = self._home_terms(ask, fleet, now_s)
+        at_home = self._home_terms(estimate, fleet, now_s)
         if at_home is None:
-            return tuple(self.terms(ask, each, now_s, None) for each in fleet)
+            return tuple(self.terms(estimate, each, now_s, None) for each in fleet)
         home = Home(at_home.cached_tokens, at_home.total_s)
         return tuple(
-            at_home if each.node_id == at_home.node_id else self.terms(ask, each, now_s, home)
+            at_home if each.node_id == at_home.node_id else self.terms(estimate, each, now_s, home)
             for each in fleet
         )
 
-    def _home_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> NodeTerms | None:
+    def _home_terms(
+        self, estimate: TicketEstimate, fleet: Sequence[NodeView], now_s: float
+    ) -> NodeTerms | None:
         """The terms of the node where the ticket's session is warm; None if there is none."""
-        if ask.home is None:
+        if estimate.home is None:
             return None
-        home_id = ask.home.node_id
+        home_id = estimate.home.node_id
         view = next((each for each in fleet if each.node_id == home_id), None)
-        terms = self.terms(ask, view, now_s, None) if view is not None else None
+        terms = self.terms(estimate, view, now_s, None) if view is not None else None
         return terms if terms is not None and terms.cached_tokens else None
 
-    def terms(self, ask: Ask, view: NodeView, now_s: float, home: Home | None) -> NodeTerms:
+    def terms(
+        self, estimate: TicketEstimate, view: NodeView, now_s: float, home: Home | None
+    ) -> NodeTerms:
         """The terms of one node; `home` is None for the node where the session is warm."""
-        model = model_of(view, ask.ticket.model)
-        excluded = exclusion(ask, view, model)
+        model = model_of(view, estimate.ticket.model)
+        excluded = exclusion(estimate, view, model)
         if excluded or model is None or view.status is None:
             return NodeTerms(view.node_id, view.name, excluded)
         book = self._books.of(view.node_id)
-        failure_penalty_s = _failure_penalty_s(book, view, model, now_s)
+        penalty_s = _failure_penalty_s(book, view, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
-        if not ask.prompt_bytes:
-            return NodeTerms(
-                view.node_id, view.name, load_s=load_s, failure_penalty_s=failure_penalty_s
-            )
-        held, coming = self._cached(ask, view, book, model)
-        cached = held.usable_tokens + int(COMING_SHARE * coming)
+        if not estimate.prompt_bytes:
+            return NodeTerms(view.node_id, view.name, load_s=load_s, failure_penalty_s=penalty_s)
+        covered, pending = self._cached(estimate, view, book, model)
+        cached = covered.usable_tokens + int(PENDING_SHARE * pending)
         migration_s = 0.0
         if home is not None and cached < home.cached_tokens:
             migration_s = max(MIGRATION_S, MIGRATION_SHARE * home.total_s)
-        restored = held.usable_tokens - held.memory_tokens
-        prompt_tokens = max(ask.prompt_tokens, cached + 1.0)
+        restored = covered.usable_tokens - covered.memory_tokens
+        prompt_tokens = max(estimate.prompt_tokens, cached + 1.0)
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
         token_s = rates.prefill.seconds(0.0, 1.0)
-        wait_s, externality_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s, token_s)
+        wait_s, delay_s = warm.waits_s(prefill_s + restore_s, estimate.session, now_s, token_s)
         rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
         return NodeTerms(
             view.node_id,
             view.name,
             queue_s=_queue_s(book, model, rows, rates, now_s)
-            + _hold_s(book, view, model, rates.service_s.value, now_s),
+            + _memory_wait_s(book, view, model, rates.service_s.value, now_s),
             prefill_s=prefill_s,
             restore_s=restore_s,
             load_s=load_s,
-            eviction_s=self._eviction_s(ask, view, model, prompt_tokens - cached, now_s),
-            decode_interference_s=rates.decode_interference_s(rows, ask.answer_tokens),
+            eviction_s=self._eviction_s(estimate, view, model, prompt_tokens - cached, now_s),
+            decode_interference_s=rates.decode_interference_s(rows, estimate.answer_tokens),
             contention_s=CONTENTION_SHARE * wait_s,
-            externality_s=EXTERNALITY_SHARE * externality_s,
-            failure_penalty_s=failure_penalty_s,
+            externality_s=EXTERNALITY_SHARE * delay_s,
+            failure_penalty_s=penalty_s,
             migration_s=migration_s,
             prompt_tokens=int(prompt_tokens),
             cached_tokens=cached,
             memory_tokens=cached - max(0, restored),
-            promised_tokens=held.usable_tokens + int(PROMISED_SHARE * coming),
-            held_positions=held.positions,
+            promised_tokens=covered.usable_tokens + int(PROMISED_SHARE * pending),
+            cached_positions=covered.positions,
             is_estimated=view.kind == KIND_OPENAI,
         )
 
     def _cached(
-        self, ask: Ask, view: NodeView, book: NodeBook, model: ModelStatus
+        self, estimate: TicketEstimate, view: NodeView, book: NodeBook, model: ModelStatus
     ) -> tuple[Coverage, float]:
         """The part of the prompt that the node has cached, and the estimated number of tokens that
         its leases will add once they are prefilled."""
-        chain = ask.ticket.chain
+        chain = estimate.ticket.chain
         if chain is None:
             return NOT_COVERED, 0.0
-        held = self._prefixes.coverage(view.node_id, chain)
-        coming = book.coming(chain, held.positions)
-        if coming == held.positions:
-            return held, 0.0
+        covered = self._prefixes.coverage(view.node_id, chain)
+        pending = book.pending_positions(chain, covered.positions)
+        if pending == covered.positions:
+            return covered, 0.0
         if model.cache is not None and model.cache.snapshot_only:
-            coming = max(
-                (end for end in (chain.preamble, *chain.items) if end <= coming), default=0
+            pending = max(
+                (end for end in (chain.preamble, *chain.items) if end <= pending), default=0
             )
-        begin = chain.sizes[held.positions - 1] if held.positions else 0
-        added = chain.sizes[coming - 1] - begin if coming > held.positions else 0
-        return held, ask.tokens_per_byte * added
+        begin = chain.sizes[covered.positions - 1] if covered.positions else 0
+        added = chain.sizes[pending - 1] - begin if pending > covered.positions else 0
+        return covered, estimate.tokens_per_byte * added
 
     def _eviction_s(
-        self, ask: Ask, view: NodeView, model: ModelStatus, uncached: float, now_s: float
+        self,
+        estimate: TicketEstimate,
+        view: NodeView,
+        model: ModelStatus,
+        uncached: float,
+        now_s: float,
     ) -> float:
         if model.cache is None or not model.cache.bytes_per_token:
             return self._displaced_s(view, model, now_s)
         book, cache = self._books.of(view.node_id), model.cache
-        needed = uncached + ask.answer_tokens
+        needed = uncached + estimate.answer_tokens
         warm = book.warm.get(model.name, _NO_WARM)
-        used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens
+        used = cache.memory_used_bytes / cache.bytes_per_token + book.pending_tokens
         # Entries that belong to no known session are evicted first, at no cost.
         free = cache.memory_bytes / cache.bytes_per_token - min(used, warm.tokens)
         lost = needed - free
         if cache.slots and min(cache.slots_used + len(book.prefilling), len(warm)) >= cache.slots:
-            lost = max(lost, warm.slot_tokens(ask.session))
+            lost = max(lost, warm.slot_tokens(estimate.session))
         if lost <= 0.0 or not len(warm):
             return 0.0
         rates = self._rates.known(view.node_id, model.name)
-        return _loss_s(warm, lost, ask.session, now_s, rates, model) if rates else 0.0
+        return _loss_s(warm, lost, estimate.session, now_s, rates, model) if rates else 0.0
 
     def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
         """Cost of loading a model to those that are unloaded for it, the idlest first."""
@@ -258,10 +267,10 @@ def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
     # A load that another lease began is part of that lease's work.
     if model.state is ModelState.READY or book.loads(model.name):
         return 0.0
-    told_s = _full_load_s(model, rates)
+    reported_s = _full_load_s(model, rates)
     if model.state is ModelState.LOADING and model.progress is not None:
-        return (1.0 - model.progress) * told_s
-    return told_s
+        return (1.0 - model.progress) * reported_s
+    return reported_s
 
 
 def _full_load_s(model: ModelStatus, rates: NodeRates) -> float:
@@ -269,7 +278,7 @@ def _full_load_s(model: ModelStatus, rates: NodeRates) -> float:
     return model.load_s if model.load_s is not None else rates.load_s.value
 
 
-def _hold_s(
+def _memory_wait_s(
     book: NodeBook, view: NodeView, model: ModelStatus, service_s: float, now_s: float
 ) -> float:
     """Estimated seconds until other models can be unloaded for this one."""
@@ -277,15 +286,15 @@ def _hold_s(
         return 0.0
     if model.name in book.closed:
         return view.status.min_residency_s
-    claimed = claim(book, view.status, model)
-    return max(0.0, claimed.may_leave_s - now_s) + (service_s if claimed.leases else 0.0)
+    displaced = displacement(book, view.status, model)
+    return max(0.0, displaced.evictable_s - now_s) + (service_s if displaced.leases else 0.0)
 
 
 def _failure_penalty_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
     circuit = book.circuits.get(model.name)
     is_out = model.state is ModelState.FAILED or model.name in view.stalled
     failed_s = FAILED_LOAD_S if is_out else 0.0
-    return failed_s + (FAILURE_PENALTY_S if circuit is not None and circuit.bars(now_s) else 0.0)
+    return failed_s + (FAILURE_PENALTY_S if circuit is not None and circuit.blocks(now_s) else 0.0)
 
 
 def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:
@@ -306,9 +315,9 @@ def model_of(view: NodeView, name: str) -> ModelStatus | None:
     return None
 
 
-def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
+def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | None) -> str:
     """The reason why the node cannot serve the ticket, as a sentence; empty if it can."""
-    ticket = ask.ticket
+    ticket = estimate.ticket
     if view.status is None and ticket.model not in view.remembered:
         return "It has not been heard of yet."
     if model is None and view.status is not None:
@@ -319,9 +328,9 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
         return unfit
     if view.state != ACTIVE:
         return f"It is {REST_WORDS[view.state]}."
-    if bar := barred(ticket, view):
+    if bar := ineligible(ticket, view):
         return bar
-    if view.node_id in ask.tried:
+    if view.node_id in estimate.tried:
         return "It failed this request before."
     return ""
 
@@ -334,10 +343,10 @@ def _unfit(status: NodeStatus, model: ModelStatus) -> str:
     return no_room(status, model)
 
 
-def barred(ticket: Ticket, view: NodeView) -> str:
+def ineligible(ticket: Ticket, view: NodeView) -> str:
     """The reason why the ticket may not go to the node in any state of it, as a sentence; empty if
     it may."""
-    if view.is_paid is not (ticket.may_cost is not None):
+    if view.is_paid is not (ticket.cost_bound is not None):
         return "It costs money." if view.is_paid else "The request is for a paid server."
     if view.kind == KIND_OPENAI and not ticket.caller.may_use_servers:
         return "It is a server of kind openai, and the key lacks the scope external."

@@ -61,7 +61,7 @@ def failed(names: Sequence[str]) -> str:
     )
 
 
-def nobody(terms: Sequence[NodeTerms]) -> str:
+def no_candidate(terms: Sequence[NodeTerms]) -> str:
     """The reason if no node can serve the request, node by node."""
     if not terms:
         return "The fleet has no node; `router add-node` adds one."
@@ -73,7 +73,7 @@ def queue_full(model: str, waiting: int) -> str:
     return f"Too many requests for the model {model!r} are waiting ({waiting}); try again later."
 
 
-def hopeless(wait_s: float) -> str:
+def too_late(wait_s: float) -> str:
     return f"The request would have to wait about {wait_s:.0f} s, past its deadline."
 
 

@@ -18,7 +18,7 @@ class OtherRows:
     most_own: int = 0
     """Most own leases at once since the last status."""
 
-    def hear(self, active: int, own: int) -> None:
+    def update(self, active: int, own: int) -> None:
         """Compares a status's active rows with the own open leases."""
         unexplained = max(0, active - max(own, self.most_own))
         self.count = min(unexplained, self.in_last)

@@ -15,7 +15,7 @@ AWAITED_S = 60.0
 """No verdict comes later than this: the client has disconnected, or the node is gone."""
 
 
-class Ended:
+class Feedback:
     """Owner of the ended leases whose verdict is outstanding."""
 
     def __init__(self, rates: Rates, books: Books, sessions: Sessions) -> None:
@@ -64,7 +64,7 @@ class Ended:
             guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
             # Beside other requests it may have waited for them, so this is an upper bound of its
             # prefill.
-            if opened.ticket.is_whole and (opened.alone or seconds < guessed_s):
+            if opened.ticket.is_whole and (opened.was_alone or seconds < guessed_s):
                 self._rates.learn_prefill(lease, terms.cached_tokens, terms.prompt_tokens, seconds)
         self._bind(opened, now_s, 0, 0)
 
@@ -90,7 +90,7 @@ class Ended:
         if accounts is None or rates is None:
             return
         self._rates.learn(lease, accounts, opened.rows)
-        if opened.terms.load_s and opened.alone and opened.first_content_s is not None:
+        if opened.terms.load_s and opened.was_alone and opened.first_content_s is not None:
             first_s = opened.first_content_s - lease.granted_s
             rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))
         prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0

@@ -11,7 +11,7 @@ from node.protocol.messages import ModelState, NodeStatus
 from node.protocol.prefix import Chain
 from router.scheduler.breaker import Breaker, Circuit
 from router.scheduler.external_load import OtherRows
-from router.scheduler.sessions import Pace
+from router.scheduler.sessions import SessionPace
 from router.scheduler.warm_sessions import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
 
@@ -32,7 +32,7 @@ class OpenLease:
     terms: NodeTerms
     rows: int
     """Other rows of its model that ran on the node at the grant."""
-    pace: Pace
+    pace: SessionPace
     """Pace of its session, with this turn."""
     demand: Demand
     """Demand of its session at the node's speed."""
@@ -42,9 +42,9 @@ class OpenLease:
     """Seconds of prefill and restore."""
     charged: tuple[int, int] = (0, 0)
     """Range of positions of its chain that the node will have cached once it is prefilled."""
-    alone: bool = True
+    was_alone: bool = True
     """True if no other prefill ran on the node at the grant."""
-    is_told: bool = True
+    reports_prefill_end: bool = True
     """True if the node or the response shows the end of the prefill."""
     first_content_s: float | None = None
     longest_s: float = field(init=False)
@@ -52,7 +52,7 @@ class OpenLease:
 
     def __post_init__(self) -> None:
         self.longest_s = self.work_s
-        if self.is_told:
+        if self.reports_prefill_end:
             self.longest_s = OVERDUE_FACTOR * self.work_s + OVERDUE_S
 
     @property
@@ -82,9 +82,9 @@ class NodeBook:
     others: dict[str, OtherRows] = field(default_factory=dict)
     """Rows of other clients, by model."""
     prefilling: dict[str, OpenLease] = field(default_factory=dict)
-    behind_s: float = 0.0
+    backlog_s: float = 0.0
     """Seconds of work of all in `prefilling`, the first one included."""
-    coming_tokens: int = 0
+    pending_tokens: int = 0
     """Tokens that they will add to the node's caches."""
     since_s: float = 0.0
     """When the first of them began."""
@@ -111,7 +111,7 @@ class NodeBook:
     def open(self, opened: OpenLease, now_s: float) -> None:
         ticket_id, model = opened.lease.ticket_id, opened.lease.model
         circuit = self.circuits.get(model)
-        if circuit is not None and not circuit.is_closed and not circuit.bars(now_s):
+        if circuit is not None and not circuit.is_closed and not circuit.blocks(now_s):
             circuit.trial = ticket_id
         self.leases[ticket_id] = opened
         self.rows[model] = own = self.rows.get(model, 0) + 1
@@ -142,8 +142,8 @@ class NodeBook:
             if not self.prefilling:
                 self.since_s = now_s
             self.prefilling[opened.lease.ticket_id] = opened
-            self.behind_s += opened.work_s
-            self.coming_tokens += opened.uncached_tokens
+            self.backlog_s += opened.work_s
+            self.pending_tokens += opened.uncached_tokens
 
     def circuit(self, model: str) -> Circuit:
         found = self.circuits.get(model)
@@ -192,8 +192,8 @@ class NodeBook:
             self.since_s = now_s
         del self.prefilling[ticket_id]
         # Clears what rounding has left.
-        self.behind_s = self.behind_s - opened.work_s if self.prefilling else 0.0
-        self.coming_tokens -= opened.uncached_tokens
+        self.backlog_s = self.backlog_s - opened.work_s if self.prefilling else 0.0
+        self.pending_tokens -= opened.uncached_tokens
         self.version += 1
 
     def settle(self, now_s: float) -> None:
@@ -214,14 +214,14 @@ class NodeBook:
         end: for the prefills of loaded models, or for its own model's load and the prefills that
         wait for it."""
         if self.loading and (waiting := self.loads(model)):
-            behind_s = sum(each.work_s for each in waiting)
-            return max(behind_s, self.load_until_s(model) - now_s)
-        behind_s, since_s = self.behind_s, self.since_s
+            backlog_s = sum(each.work_s for each in waiting)
+            return max(backlog_s, self.load_until_s(model) - now_s)
+        backlog_s, since_s = self.backlog_s, self.since_s
         for first in self.prefilling.values():
             spent_s = now_s - since_s
             if spent_s < first.longest_s:
-                return max(0.0, behind_s - min(first.work_s, max(0.0, spent_s)))
-            behind_s -= first.work_s
+                return max(0.0, backlog_s - min(first.work_s, max(0.0, spent_s)))
+            backlog_s -= first.work_s
             since_s = min(now_s, since_s + first.work_s)
         return 0.0
 
@@ -232,12 +232,12 @@ class NodeBook:
         if not self.prefilling:
             return inf
         first = next(iter(self.prefilling.values()))
-        falls_s = self.since_s + self.behind_s - ahead_s
-        if self.behind_s - first.work_s <= ahead_s and falls_s > now_s:
+        falls_s = self.since_s + self.backlog_s - ahead_s
+        if self.backlog_s - first.work_s <= ahead_s and falls_s > now_s:
             return falls_s
         return self.since_s + first.longest_s
 
-    def coming(self, chain: Chain, held: int) -> int:
+    def pending_positions(self, chain: Chain, held: int) -> int:
         """Number of the chain's leading positions that the node will have cached once its leases
         are prefilled; it has the first `held` already."""
         positions, hashes = self.positions, chain.hashes
@@ -248,7 +248,7 @@ class NodeBook:
             held += 1
         return held
 
-    def hear(self, status: NodeStatus, now_s: float) -> None:
+    def on_status(self, status: NodeStatus, now_s: float) -> None:
         """Applies the node's latest status."""
         is_first = self.status is None
         self.status = status
@@ -257,7 +257,7 @@ class NodeBook:
         for model in status.models:
             others = self.others.setdefault(model.name, OtherRows())
             before = others.count
-            others.hear(model.active_requests, self.rows.get(model.name, 0))
+            others.update(model.active_requests, self.rows.get(model.name, 0))
             self.version += before != others.count
         before_ready, self.ready = self.ready, {}
         for model in status.models:
@@ -281,8 +281,8 @@ class NodeBook:
         self.instance_id = instance_id
         self.prefilling.clear()
         self.loading.clear()
-        self.behind_s = 0.0
-        self.coming_tokens = 0
+        self.backlog_s = 0.0
+        self.pending_tokens = 0
         self.positions.clear()
         self.lingering.clear()
         self.warm.clear()
@@ -332,12 +332,12 @@ class Books:
             book.circuit(lease.model).fail(lease.granted_s, now_s)
             book.version += 1
 
-    def turn_away(self, lease: Lease, now_s: float, retry_after_s: float | None) -> None:
+    def reject(self, lease: Lease, now_s: float, retry_after_s: float | None) -> None:
         """Records that the node rejected the lease's request; `retry_after_s` is None without a
         `Retry-After`."""
         book = self._nodes.get(lease.node_id)
         if book is not None and book.instance_id in ("", lease.instance_id):
-            book.circuit(lease.model).hold(now_s, retry_after_s)
+            book.circuit(lease.model).back_off(now_s, retry_after_s)
             book.version += 1
 
     def serve(self, lease: Lease, now_s: float) -> None:
@@ -345,7 +345,7 @@ class Books:
         book = self._nodes.get(lease.node_id)
         if book is not None:
             circuit = book.circuit(lease.model)
-            book.version += circuit.serve(now_s) + circuit.end_hold(lease.granted_s)
+            book.version += circuit.serve(now_s) + circuit.end_back_off(lease.granted_s)
 
     def breakers(self, now_s: float) -> list[Breaker]:
         """The breakers that are not closed."""
@@ -362,8 +362,8 @@ class Books:
         if book is not None and book.leases:
             kept = self.of(node_id)
             kept.leases, kept.rows = book.leases, book.rows
-            kept.prefilling, kept.behind_s = book.prefilling, book.behind_s
-            kept.coming_tokens = book.coming_tokens
+            kept.prefilling, kept.backlog_s = book.prefilling, book.backlog_s
+            kept.pending_tokens = book.pending_tokens
             kept.since_s, kept.positions = book.since_s, book.positions
             kept.loading = book.loading
             kept.lingering = book.lingering

@@ -7,11 +7,11 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
-from router.scheduler.cost import Ask, Home, Pricing, choose, model_of, occupancy, work_s
+from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
 from router.scheduler.node_state import Books
 from router.scheduler.rates import Rates, tokens_per_byte
-from router.scheduler.residency import claim, may_load
-from router.scheduler.sessions import NEW_PACE, Pace, Sessions
+from router.scheduler.residency import can_load, displacement
+from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
 
@@ -92,7 +92,7 @@ class Placement:
         self._sessions = sessions
         self._pricing = Pricing(prefixes, rates, books)
 
-    def ask(self, ticket: Ticket, now_s: float) -> Ask:
+    def estimate(self, ticket: Ticket, now_s: float) -> TicketEstimate:
         habits = self._rates.habits(ticket.model)
         token_share = habits.tokens_per_byte.value
         prompt_bytes = 0
@@ -111,7 +111,7 @@ class Placement:
             if 0 < home.prompt_bytes < prompt_bytes:
                 added_tokens = prompt_tokens * (1.0 - home.prompt_bytes / prompt_bytes)
             pace = pace.after_turn(added_tokens)
-        return Ask(
+        return TicketEstimate(
             ticket=ticket,
             session=key,
             home=home,
@@ -122,7 +122,7 @@ class Placement:
             pace=pace,
         )
 
-    def demand(self, pace: Pace, terms: NodeTerms, model: str) -> Demand:
+    def demand(self, pace: SessionPace, terms: NodeTerms, model: str) -> Demand:
         """Demand of the ticket's session at the speed of the node that the terms are for."""
         rates, tokens = self._rates.known(terms.node_id, model), terms.prompt_tokens
         if rates is None:
@@ -135,10 +135,12 @@ class Placement:
         rates = self._rates.known(node_id, model)
         return rates is not None and rates.prefill.is_learned
 
-    def decide(self, ask: Ask, moment: Moment, planned_s: Mapping[str, float]) -> Choice:
+    def decide(
+        self, estimate: TicketEstimate, moment: Moment, planned_s: Mapping[str, float]
+    ) -> Choice:
         """Compares all nodes; `planned_s` is the prefill that waits here and goes to a node before
         this ticket."""
-        terms = self._pricing.all_terms(ask, moment.fleet, moment.now_s)
+        terms = self._pricing.all_terms(estimate, moment.fleet, moment.now_s)
         if planned_s:
             terms = tuple(
                 replace(each, queue_s=each.queue_s + planned_s[each.node_id])
@@ -151,9 +153,9 @@ class Placement:
             for index, each in enumerate(terms)
             if not each.excluded
         ]
-        return Choice(terms, *self._cheapest(offers, moment, ask.ticket.model))
+        return Choice(terms, *self._cheapest(offers, moment, estimate.ticket.model))
 
-    def hold_s(self, waiting: int) -> float:
+    def price_ttl_s(self, waiting: int) -> float:
         """Seconds that prices stay valid while so many tickets wait."""
         return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
 
@@ -166,21 +168,21 @@ class Placement:
 
     def best_price(
         self,
-        ask: Ask,
+        estimate: TicketEstimate,
         prices: list[Price],
         moment: Moment,
         queues_s: Sequence[float],
-        hold_s: float,
+        price_ttl_s: float,
     ) -> int:
         """Index of the best node for a waiting ticket by its prices, after renewing those that are
         no longer valid; -1 if none can serve it."""
-        self._renew(ask, prices, moment, queues_s, hold_s)
+        self._renew(estimate, prices, moment, queues_s, price_ttl_s)
         offers = [
             (index, price.base_s + queue_s, price.cached_tokens)
             for index, (price, queue_s) in enumerate(zip(prices, queues_s, strict=True))
             if not price.excluded
         ]
-        return self._cheapest(offers, moment, ask.ticket.model)[0]
+        return self._cheapest(offers, moment, estimate.ticket.model)[0]
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if the node would begin with another request at once."""
@@ -202,7 +204,7 @@ class Placement:
         if status is None or view.status is None:
             return True
         book = self._books.of(view.node_id)
-        return model not in book.closed and may_load(claim(book, view.status, status), now_s)
+        return model not in book.closed and can_load(displacement(book, view.status, status), now_s)
 
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node will be small enough; infinite if only a report from
@@ -211,15 +213,15 @@ class Placement:
 
     def _renew(
         self,
-        ask: Ask,
+        estimate: TicketEstimate,
         prices: list[Price],
         moment: Moment,
         queues_s: Sequence[float],
-        hold_s: float,
+        price_ttl_s: float,
     ) -> None:
-        fleet, model, now_s = moment.fleet, ask.ticket.model, moment.now_s
+        fleet, model, now_s = moment.fleet, estimate.ticket.model, moment.now_s
         if len(prices) != len(fleet):
-            prices[:] = self.prices(self._pricing.all_terms(ask, fleet, now_s), model, moment)
+            prices[:] = self.prices(self._pricing.all_terms(estimate, fleet, now_s), model, moment)
             return
         stale = [
             index
@@ -228,24 +230,24 @@ class Placement:
             )
             if price.node_id != view.node_id
             or price.reachable is not view.reachable
-            or not 0.0 <= now_s - price.made_s < hold_s
+            or not 0.0 <= now_s - price.made_s < price_ttl_s
             or (queue_s <= PIPELINE_S and price.version != self._books.of(view.node_id).version)
         ]
         if not stale:
             return
         home = None
-        if ask.home is not None:
-            home_id = ask.home.node_id
+        if estimate.home is not None:
+            home_id = estimate.home.node_id
             at_home = next((i for i, each in enumerate(fleet) if each.node_id == home_id), -1)
             if at_home in stale:
                 stale.remove(at_home)
-                terms = self._pricing.terms(ask, fleet[at_home], now_s, None)
+                terms = self._pricing.terms(estimate, fleet[at_home], now_s, None)
                 prices[at_home] = self._price(terms, model, fleet[at_home], now_s)
             if at_home >= 0 and prices[at_home].cached_tokens:
                 price, book = prices[at_home], self._books.of(home_id)
                 home = Home(price.cached_tokens, price.base_s + book.ahead_s(model, now_s))
         for index in stale:
-            terms = self._pricing.terms(ask, fleet[index], now_s, home)
+            terms = self._pricing.terms(estimate, fleet[index], now_s, home)
             prices[index] = self._price(terms, model, fleet[index], now_s)
 
     def _price(self, terms: NodeTerms, model: str, view: NodeView, now_s: float) -> Price:

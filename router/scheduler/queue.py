@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
-from router.scheduler.cost import Ask
+from router.scheduler.cost import TicketEstimate
 from router.scheduler.placement import Price
-from router.scheduler.residency import Waits
+from router.scheduler.residency import OldestTicket
 from router.types import Priority
 
 AGE_SHARE = 0.2
@@ -51,7 +51,7 @@ class AdmissionLimits:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    ask: Ask
+    estimate: TicketEstimate
     arrived_s: float
     work_s: float
     """Prefill seconds on the node that has the least of it to do."""
@@ -98,7 +98,7 @@ class FairQueue:
     def __contains__(self, ticket_id: str) -> bool:
         return ticket_id in self._tickets
 
-    def is_over(self, model: str) -> bool:
+    def is_overfull(self, model: str) -> bool:
         """True if more of the model's tickets wait than may."""
         return len(self._arrivals.get(model, ())) > self.limits.max_waiting
 
@@ -106,12 +106,12 @@ class FairQueue:
         """The models that tickets wait for."""
         return list(self._arrivals)
 
-    def oldest(self) -> list[Waits]:
+    def oldest(self) -> list[OldestTicket]:
         """The arrival of each model's oldest ticket."""
-        return [Waits(model, line[0].arrived_s) for model, line in self._arrivals.items()]
+        return [OldestTicket(model, line[0].arrived_s) for model, line in self._arrivals.items()]
 
     def add(self, waiting: Waiting) -> None:
-        ticket = waiting.ask.ticket
+        ticket = waiting.estimate.ticket
         key = ticket.caller.key_id
         if not self._tickets:
             self._taken_s.clear()
@@ -129,18 +129,18 @@ class FairQueue:
             heappush(self._deadlines, (ticket.deadline_s, waiting.number, ticket.request_id))
             self._forget_deadlines()
 
-    def take(self, ticket_id: str, *, is_promoted: bool) -> None:
+    def grant(self, ticket_id: str, *, is_promoted: bool) -> None:
         """Removes a ticket that is granted, in its turn or by promotion, and counts its work."""
         waiting = self.remove(ticket_id)
         if waiting is None:
             return
-        model, work_s = waiting.ask.ticket.model, max(LEAST_WORK_S, waiting.work_s)
+        model, work_s = waiting.estimate.ticket.model, max(LEAST_WORK_S, waiting.work_s)
         # Models share nodes, so work for one model delays the tickets of another, too.
         for each, left_s in self._others_s.items():
             self._others_s[each] = max(0.0, left_s - work_s)
         if is_promoted:
             self._others_s[model] = OTHERS_SHARE * work_s
-        self._taken_s[waiting.ask.ticket.caller.key_id] += waiting.work_s
+        self._taken_s[waiting.estimate.ticket.caller.key_id] += waiting.work_s
         active = {key for lines in self._lines for key in lines}
         self._clock_s = min((self._taken_s[key] for key in active), default=self._clock_s)
         self._taken_s = {
@@ -154,14 +154,14 @@ class FairQueue:
         waiting = self._tickets.pop(ticket_id, None)
         if waiting is None:
             return None
-        ticket = waiting.ask.ticket
+        ticket = waiting.estimate.ticket
         _remove(self._arrivals, ticket.model, waiting)
         _remove(self._lines[ticket.priority], ticket.caller.key_id, waiting)
         return waiting
 
     def set_work(self, waiting: Waiting, work_s: float) -> None:
         """Changes a ticket's work after caches have changed."""
-        ticket = waiting.ask.ticket
+        ticket = waiting.estimate.ticket
         line = self._lines[ticket.priority][ticket.caller.key_id]
         line.remove(waiting)
         waiting.work_s = work_s
@@ -189,7 +189,7 @@ class FairQueue:
 
     def ahead(self, waiting: Waiting) -> tuple[int, float]:
         """Number and work of the tickets of the same model that come before this one."""
-        ticket = waiting.ask.ticket
+        ticket = waiting.estimate.ticket
         found: list[Waiting] = []
         for lines in self._lines[: ticket.priority]:
             for line in lines.values():
@@ -207,7 +207,7 @@ class FairQueue:
                 before_s += other.work_s
                 found.append(other)
         if len(self._arrivals) > 1:
-            found = [each for each in found if each.ask.ticket.model == ticket.model]
+            found = [each for each in found if each.estimate.ticket.model == ticket.model]
         return len(found), sum(each.work_s for each in found)
 
     def tickets(self) -> list[Waiting]:
@@ -219,15 +219,15 @@ class FairQueue:
         ticket comes to a full queue."""
         counts: dict[str, int] = {besides: 0}
         for waiting in self._tickets.values():
-            if waiting.ask.ticket.model == model:
-                key = waiting.ask.ticket.caller.key_id
+            if waiting.estimate.ticket.model == model:
+                key = waiting.estimate.ticket.caller.key_id
                 counts[key] = counts.get(key, 0) + 1
         largest = max(counts, key=lambda key: counts[key])
         if counts[largest] < counts[besides] + 2:
             return None
         for lines in reversed(self._lines):
             for waiting in reversed(lines.get(largest, [])):
-                if waiting.ask.ticket.model == model:
+                if waiting.estimate.ticket.model == model:
                     return waiting
         return None
 
@@ -240,13 +240,13 @@ class FairQueue:
                 waiting
                 for line in lines.values()
                 for waiting in line
-                if waiting.ask.ticket.model == model
+                if waiting.estimate.ticket.model == model
             ]
             if found:
                 return max(found)
         return None
 
-    def late(self, now_s: float) -> list[Waiting]:
+    def overdue(self, now_s: float) -> list[Waiting]:
         """The tickets whose deadline has passed."""
         late: list[Waiting] = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
@@ -269,9 +269,9 @@ class FairQueue:
         if len(self._deadlines) <= 2 * len(self._tickets) + MOST_LEFT:
             return
         self._deadlines = [
-            (waiting.ask.ticket.deadline_s, waiting.number, ticket_id)
+            (waiting.estimate.ticket.deadline_s, waiting.number, ticket_id)
             for ticket_id, waiting in self._tickets.items()
-            if waiting.ask.ticket.deadline_s < inf
+            if waiting.estimate.ticket.deadline_s < inf
         ]
         heapify(self._deadlines)
 

@@ -6,10 +6,10 @@ scans offer it to those behind them, some at a time. What all have declined is o
 tickets, and to all again after a while.
 """
 
-from router.scheduler.cost import Ask
+from router.scheduler.cost import TicketEstimate
 from router.scheduler.queue import FairQueue, Waiting
 
-LOOK_TICKETS = 16
+SCAN_TICKETS = 16
 """Number of tickets of a model that one scan compares."""
 
 Free = dict[str, set[str]]
@@ -17,7 +17,7 @@ Free = dict[str, set[str]]
 _NONE: frozenset[str] = frozenset()
 
 
-class Turns:
+class QueueScan:
     """Owner of the record of which tickets have had an offer."""
 
     def __init__(self, queue: FairQueue) -> None:
@@ -37,7 +37,9 @@ class Turns:
     def promoted(self, free: Free, now_s: float) -> list[Waiting]:
         """The ticket of each model that is promoted now."""
         found = (
-            next((w for w in self._queue.promoted(model, now_s) if has_free(w.ask, free)), None)
+            next(
+                (w for w in self._queue.promoted(model, now_s) if has_free(w.estimate, free)), None
+            )
             for model, nodes in free.items()
             if nodes
         )
@@ -49,11 +51,11 @@ class Turns:
             self._round += 1
         return self._some(free, -1)[0]
 
-    def leave(self, free: Free) -> None:
+    def decline(self, free: Free) -> None:
         """Records that the first tickets have declined what has become free."""
         if self._behind:
             self._is_outdated = True
-        elif len(self._queue) > LOOK_TICKETS:
+        elif len(self._queue) > SCAN_TICKETS:
             self._behind = {model for model, nodes in free.items() if nodes}
 
     def rest(self, free: Free) -> list[Waiting]:
@@ -63,14 +65,14 @@ class Turns:
         found, self._behind = self._some(free, self._round)
         return found
 
-    def ask(self, waiting: Waiting) -> None:
+    def mark(self, waiting: Waiting) -> None:
         """Records that the ticket gets an offer now."""
         waiting.round = self._round
 
-    def may_ask(self, waiting: Waiting, free: Free) -> bool:
+    def may_offer(self, waiting: Waiting, free: Free) -> bool:
         """True if a new ticket may get an offer, since none before it is still due one."""
-        is_behind = waiting.ask.ticket.model in self._behind
-        return not waiting.round and not is_behind and has_free(waiting.ask, free)
+        is_behind = waiting.estimate.ticket.model in self._behind
+        return not waiting.round and not is_behind and has_free(waiting.estimate, free)
 
     def end(self, free: Free) -> bool:
         """Ends the scan. Returns True if another one must follow soon."""
@@ -88,12 +90,12 @@ class Turns:
     def _some(self, free: Free, besides: int) -> tuple[list[Waiting], set[str]]:
         """The first tickets of each model that have had no offer in the round `besides`, and the
         models of which there may be more."""
-        left = dict.fromkeys((model for model, nodes in free.items() if nodes), LOOK_TICKETS)
+        left = dict.fromkeys((model for model, nodes in free.items() if nodes), SCAN_TICKETS)
         found: list[Waiting] = []
         more: set[str] = set()
         for waiting in self._queue.in_order() if left else ():
-            model = waiting.ask.ticket.model
-            if model in left and waiting.round != besides and has_free(waiting.ask, free):
+            model = waiting.estimate.ticket.model
+            if model in left and waiting.round != besides and has_free(waiting.estimate, free):
                 found.append(waiting)
                 left[model] -= 1
                 if not left[model]:
@@ -104,7 +106,7 @@ class Turns:
         return found, more
 
 
-def has_free(ask: Ask, free: Free) -> bool:
+def has_free(estimate: TicketEstimate, free: Free) -> bool:
     """True if a node that may serve the ticket is free."""
-    nodes, pinned = free[ask.ticket.model], ask.ticket.pinned_node_id
+    nodes, pinned = free[estimate.ticket.model], estimate.ticket.pinned_node_id
     return pinned in nodes if pinned else bool(nodes)

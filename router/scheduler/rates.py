@@ -42,10 +42,10 @@ ANSWER_TOKENS = 200.0
 MIN_SAMPLE_TOKENS = 64
 """Smaller prefills show a request's fixed cost rather than the speed of prefill."""
 
-TELLING_SAMPLES = 3
+SURE_SAMPLES = 3
 """Prefills after which a node's error of its guess applies to the model's other nodes. A speed that
 the node itself reports counts as so many samples."""
-MOST_OFF = 100.0
+MAX_GUESS_ERROR = 100.0
 """A reported speed is limited to this factor around the guess. A mixture of experts reads a small
 share of its weights, and a CPU is slow, but a report alone must neither exclude a node nor make it
 attract all requests."""
@@ -96,11 +96,11 @@ class PrefillRate:
             self._token_s[depth] = self._learned[nearest].value * ratio
         self._until_s = _until(self._token_s)
 
-    def told(self, speeds: Sequence[DepthSpeed]) -> None:
+    def set_reported(self, speeds: Sequence[DepthSpeed]) -> None:
         """Sets the speeds that the node reports, instead of earlier reports. Only before requests
         have taught any."""
         self._learned = {
-            depth: Mean(_bounded(token_s, self._prior[depth]), TELLING_SAMPLES)
+            depth: Mean(_bounded(token_s, self._prior[depth]), SURE_SAMPLES)
             for depth, token_s in _by_depth(speeds)
         }
         if self._learned:
@@ -110,15 +110,15 @@ class PrefillRate:
     def is_learned(self) -> bool:
         return bool(self._learned)
 
-    def off_by(self) -> float | None:
+    def guess_error(self) -> float | None:
         """Learned over guessed seconds per token; None before there are enough samples."""
-        if sum(mean.samples for mean in self._learned.values()) < TELLING_SAMPLES:
+        if sum(mean.samples for mean in self._learned.values()) < SURE_SAMPLES:
             return None
         return fmean(mean.value / self._prior[depth] for depth, mean in self._learned.items())
 
-    def guess(self, off_by: float) -> None:
+    def scale_guess(self, guess_error: float) -> None:
         """Sets a node without samples to its guess times the error of other nodes' guesses."""
-        self._token_s = [off_by * each_s for each_s in self._prior]
+        self._token_s = [guess_error * each_s for each_s in self._prior]
         self._until_s = _until(self._token_s)
 
     def _from_start(self, tokens: float) -> float:
@@ -151,8 +151,8 @@ def _by_depth(speeds: Sequence[DepthSpeed]) -> Iterator[tuple[int, float]]:
     return ((depth, fmean(each_s)) for depth, each_s in found.items())
 
 
-def _bounded(told_s: float, guessed_s: float) -> float:
-    return min(MOST_OFF * guessed_s, max(guessed_s / MOST_OFF, told_s))
+def _bounded(reported_s: float, guessed_s: float) -> float:
+    return min(MAX_GUESS_ERROR * guessed_s, max(guessed_s / MAX_GUESS_ERROR, reported_s))
 
 
 class NodeRates:
@@ -162,7 +162,7 @@ class NodeRates:
     def __init__(self, status: NodeStatus, model: ModelStatus) -> None:
         weight_bytes = model.weight_bytes or UNKNOWN_WEIGHT_BYTES
         pass_s = weight_bytes / bandwidth_bytes_per_s(status.chip)
-        self.kin = _kin(status.chip)
+        self.hardware_group = _hardware_group(status.chip)
         self.prefill = PrefillRate(pass_s / PREFILL_PER_PASS)
         self.load_s = Mean(LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S)
         self.row_step_s = Mean(pass_s)
@@ -170,22 +170,22 @@ class NodeRates:
         self.service_s = Mean(PRIOR_SERVICE_S)
         """Seconds from grant to end."""
         self._step_guess_s = pass_s
-        self._told: ModelSpeed | None = None
-        self._is_prefill_taught = self._is_decode_taught = False
+        self._reported: ModelSpeed | None = None
+        self._is_prefill_learned = self._is_decode_learned = False
         """True once requests of this router have shown the speed."""
 
-    def hear(self, speed: ModelSpeed | None) -> bool:
+    def apply_reported(self, speed: ModelSpeed | None) -> bool:
         """Applies the speed that the node reports, as far as requests have not shown it. Returns
         True if that changes something."""
-        is_known = self._is_prefill_taught and self._is_decode_taught
-        if is_known or speed is None or speed == self._told:
+        is_known = self._is_prefill_learned and self._is_decode_learned
+        if is_known or speed is None or speed == self._reported:
             return False
-        self._told = speed
-        if not self._is_prefill_taught:
-            self.prefill.told(speed.prefill)
-        if not self._is_decode_taught and speed.step_s is not None:
+        self._reported = speed
+        if not self._is_prefill_learned:
+            self.prefill.set_reported(speed.prefill)
+        if not self._is_decode_learned and speed.step_s is not None:
             step_s = speed.step_s / (1.0 + ROW_SLOWDOWN * (speed.step_rows - 1))
-            self.row_step_s = Mean(_bounded(step_s, self._step_guess_s), TELLING_SAMPLES)
+            self.row_step_s = Mean(_bounded(step_s, self._step_guess_s), SURE_SAMPLES)
         return True
 
     def decode_interference_s(self, rows: int, answer_tokens: float) -> float:
@@ -206,16 +206,16 @@ class NodeRates:
 
     def learn_prefill(self, begin: float, end: float, seconds: float) -> None:
         """Learns that the tokens between two depths took so many seconds."""
-        self._is_prefill_taught = True
+        self._is_prefill_learned = True
         self.prefill.learn(begin, end, seconds)
 
     def learn_decode(self, seconds: float, tokens: float, rows: int) -> None:
         """Learns that so many output tokens took so many seconds beside `rows` others."""
-        self._is_decode_taught = True
+        self._is_decode_learned = True
         self.row_step_s.learn(seconds / tokens / (1.0 + ROW_SLOWDOWN * rows))
 
 
-def _kin(chip: str) -> str:
+def _hardware_group(chip: str) -> str:
     """Macs differ from their chips' guesses by similar factors, and all servers that report no chip
     have the same guess."""
     if not chip:
@@ -260,10 +260,10 @@ class Rates:
         rates = models.get(model.name)
         if rates is None:
             rates = models[model.name] = NodeRates(status, model)
-            rates.hear(model.speed)
-            self._guess(model.name, rates.kin)
-        elif rates.hear(model.speed):
-            self._guess(model.name, rates.kin)
+            rates.apply_reported(model.speed)
+            self._scale_guesses(model.name, rates.hardware_group)
+        elif rates.apply_reported(model.speed):
+            self._scale_guesses(model.name, rates.hardware_group)
         return rates
 
     def learn(self, lease: Lease, accounts: Finished, rows: int) -> None:
@@ -271,14 +271,14 @@ class Rates:
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
             rates.learn(accounts, rows)
-            self._guess(lease.model, rates.kin)
+            self._scale_guesses(lease.model, rates.hardware_group)
 
     def learn_prefill(self, lease: Lease, begin: float, end: float, seconds: float) -> None:
         """Learns that the lease's tokens between two depths took so many seconds."""
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
             rates.learn_prefill(begin, end, seconds)
-            self._guess(lease.model, rates.kin)
+            self._scale_guesses(lease.model, rates.hardware_group)
 
     def known(self, node_id: str, model: str) -> NodeRates | None:
         return self._nodes.get(node_id, {}).get(model)
@@ -292,16 +292,16 @@ class Rates:
     def forget_node(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
 
-    def _guess(self, model: str, kin: str) -> None:
+    def _scale_guesses(self, model: str, hardware_group: str) -> None:
         """Scales the guesses of the group's nodes that have not served the model by the median
         error of those that have. Otherwise nodes whose guess is too slow would never be tried."""
-        if not kin:
+        if not hardware_group:
             return
         rates = (models[model] for models in self._nodes.values() if model in models)
-        known = [each.prefill for each in rates if each.kin == kin]
+        known = [each.prefill for each in rates if each.hardware_group == hardware_group]
         untried = [each for each in known if not each.is_learned]
         if not untried:
             return
-        told = [off_by for each in known if (off_by := each.off_by()) is not None]
-        for each in untried if told else ():
-            each.guess(median(told))
+        errors = [guess_error for each in known if (guess_error := each.guess_error()) is not None]
+        for each in untried if errors else ():
+            each.scale_guess(median(errors))

@@ -5,53 +5,55 @@ from math import ceil
 from msgspec.structs import replace
 
 from router.scheduler import explain
-from router.scheduler.cost import Ask, barred, exclusion, model_of
+from router.scheduler.cost import TicketEstimate, exclusion, ineligible, model_of
 from router.scheduler.residency import fits
 from router.states import ACTIVE
 from router.types import Moment, NodeView, Reject, RejectKind, Ticket
 
 RETRY_AFTER_S = 5
 MAX_RETRY_AFTER_S = 60
-HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
+LATE_FACTOR, LATE_S = 2.0, 1.0
 """An estimated wait longer than this multiple of the remaining time plus this constant is certain
 to miss the deadline."""
 
 
-def no_node(ask: Ask, moment: Moment) -> Reject:
+def no_node(estimate: TicketEstimate, moment: Moment) -> Reject:
     """Rejects a ticket that no node can serve now, or none ever could since none has its model."""
-    ticket = ask.ticket
-    if ask.tried:
+    ticket = estimate.ticket
+    if estimate.tried:
         names = {view.node_id: view.name for view in moment.fleet}
-        failed = [names.get(node_id, "a node that was removed") for node_id in sorted(ask.tried)]
+        failed = [
+            names.get(node_id, "a node that was removed") for node_id in sorted(estimate.tried)
+        ]
         return _reject(ticket, RejectKind.NO_NODE, explain.failed(failed))
     holders = [view for view in moment.fleet if ticket.model in view.model_names()]
     if not holders:
         return _reject(ticket, RejectKind.UNKNOWN_MODEL, explain.unknown_model(ticket.model))
-    why = {view.name: exclusion(ask, view, model_of(view, ticket.model)) for view in holders}
+    why = {view.name: exclusion(estimate, view, model_of(view, ticket.model)) for view in holders}
     reason = explain.no_node(ticket.model, why)
-    if any(_may_take_later(ask, view) for view in holders):
+    if any(_may_take_later(estimate, view) for view in holders):
         return _reject(ticket, RejectKind.NO_NODE, reason)
     return replace(_reject(ticket, RejectKind.NOT_TAKEN, reason), retry_after_s=None)
 
 
-def _may_take_later(ask: Ask, view: NodeView) -> bool:
+def _may_take_later(estimate: TicketEstimate, view: NodeView) -> bool:
     """True if a node that has the model may serve the ticket later without anybody's
     intervention."""
-    if view.state != ACTIVE or barred(ask.ticket, view):
+    if view.state != ACTIVE or ineligible(estimate.ticket, view):
         return False
-    model = model_of(view, ask.ticket.model)
+    model = model_of(view, estimate.ticket.model)
     return view.status is None or model is None or fits(view.status, model)
 
 
-def hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
+def too_late(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
     """Rejects a ticket if it would begin so late that it is certain to miss its deadline; None if
     not."""
-    if wait_s <= HOPELESS_FACTOR * (ticket.deadline_s - now_s) + HOPELESS_S:
+    if wait_s <= LATE_FACTOR * (ticket.deadline_s - now_s) + LATE_S:
         return None
-    return replace(_reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s)), wait_s=wait_s)
+    return replace(_reject(ticket, RejectKind.DEADLINE, explain.too_late(wait_s)), wait_s=wait_s)
 
 
-def late(ticket: Ticket) -> Reject:
+def deadline_passed(ticket: Ticket) -> Reject:
     return _reject(ticket, RejectKind.DEADLINE, explain.DEADLINE_PASSED)
 
 

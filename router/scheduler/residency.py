@@ -18,18 +18,18 @@ from serving.units import gib
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 
 
-class Claim(NamedTuple):
+class Displacement(NamedTuple):
     """Models that must be unloaded from a node for one that is waited for."""
 
     models: tuple[str, ...]
     leases: int
     """Number of leases of all these models, those of other clients included."""
-    may_leave_s: float
+    evictable_s: float
     """Monotonic time before which they stay even without leases; infinite if they can never be
     unloaded."""
 
 
-NOTHING = Claim((), 0, -inf)
+NO_DISPLACEMENT = Displacement((), 0, -inf)
 
 
 def needed_bytes(model: ModelStatus) -> int:
@@ -61,81 +61,81 @@ def _most_free_bytes(status: NodeStatus) -> int:
     return status.memory_budget_bytes - sum(map(needed_bytes, pinned))
 
 
-def is_coming(book: NodeBook, model: ModelStatus) -> bool:
+def is_present(book: NodeBook, model: ModelStatus) -> bool:
     """True if the model is in memory, or has a lease that loads it."""
     return model.state in IN_MEMORY or model.name in book.rows
 
 
-def claim(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
-    """The models that can be unloaded soonest for this one; `NOTHING` if there is room."""
-    if is_coming(book, model):
-        return NOTHING
-    present = [each for each in status.models if is_coming(book, each)]
+def displacement(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Displacement:
+    """The models that can be unloaded soonest for this one; `NO_DISPLACEMENT` if there is room."""
+    if is_present(book, model):
+        return NO_DISPLACEMENT
+    present = [each for each in status.models if is_present(book, each)]
     granted = (needed_bytes(each) for each in present if each.state not in IN_MEMORY)
     free_bytes = status.memory_budget_bytes - status.memory_leased_bytes - sum(granted)
     missing_bytes = needed_bytes(model) - free_bytes
     models: list[str] = []
     leases, latest_s = 0, -inf
-    movable = ((_claim_of(book, status, each), each) for each in present if not each.pinned)
+    movable = ((_displacement_of(book, status, each), each) for each in present if not each.pinned)
     for one, each in sorted(movable, key=lambda pair: (pair[0].leases > 0, *pair[0][1:])):
         if missing_bytes <= 0:
             break
         missing_bytes -= needed_bytes(each)
         models.append(each.name)
-        leases, latest_s = leases + one.leases, max(latest_s, one.may_leave_s)
-    return Claim(tuple(models), leases, latest_s if missing_bytes <= 0 else inf)
+        leases, latest_s = leases + one.leases, max(latest_s, one.evictable_s)
+    return Displacement(tuple(models), leases, latest_s if missing_bytes <= 0 else inf)
 
 
-def _claim_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
+def _displacement_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Displacement:
     leases = book.rows.get(model.name, 0) + book.others_rows(model.name)
     if model.state is ModelState.DRAINING:
-        return Claim((model.name,), leases, -inf)
+        return Displacement((model.name,), leases, -inf)
     if model.state is not ModelState.READY:
         # An unfinished load that nobody waits for is aborted if its memory is needed.
-        return Claim((model.name,), max(model.leases, leases), book.load_until_s(model.name))
+        return Displacement((model.name,), max(model.leases, leases), book.load_until_s(model.name))
     ready = book.ready.get(model.name)
     begin_s = ready.since_s if ready is not None else -inf
-    return Claim((model.name,), leases, begin_s + status.min_residency_s)
+    return Displacement((model.name,), leases, begin_s + status.min_residency_s)
 
 
-def may_load(claimed: Claim, now_s: float) -> bool:
+def can_load(displaced: Displacement, now_s: float) -> bool:
     """True if the models in the way can be unloaded now."""
-    return not claimed.leases and claimed.may_leave_s <= now_s
+    return not displaced.leases and displaced.evictable_s <= now_s
 
 
-class Waits(NamedTuple):
+class OldestTicket(NamedTuple):
     """The arrival of a model's oldest ticket."""
 
     model: str
     since_s: float
 
 
-def to_close(
-    waits: Iterable[Waits], nodes: Mapping[str, tuple[NodeBook, NodeStatus]], now_s: float
+def models_to_close(
+    waits: Iterable[OldestTicket], nodes: Mapping[str, tuple[NodeBook, NodeStatus]], now_s: float
 ) -> tuple[dict[str, frozenset[str]], float]:
     """The models that must get no more requests, by node, so that models that are on no node can be
     loaded; and the time when there may be others. Each waiting model gets one node, the longest
     waiting first."""
     closed: dict[str, frozenset[str]] = {}
-    look_s = inf
+    next_s = inf
     for wait in sorted(waits, key=lambda each: each.since_s):
-        claims: list[tuple[Claim, str]] = []
+        found: list[tuple[Displacement, str]] = []
         for node_id, (book, status) in nodes.items():
             model = next((each for each in status.models if each.name == wait.model), None)
             if model is None or model.state is ModelState.PULLING or not fits(status, model):
                 continue
-            if is_coming(book, model):
+            if is_present(book, model):
                 break
-            claims.append((claim(book, status, model), node_id))
-            if claims[-1][0].may_leave_s > now_s:
-                look_s = min(look_s, claims[-1][0].may_leave_s)
+            found.append((displacement(book, status, model), node_id))
+            if found[-1][0].evictable_s > now_s:
+                next_s = min(next_s, found[-1][0].evictable_s)
         else:
-            free = [pair for pair in claims if pair[1] not in closed and pair[0].models]
-            for claimed, node_id in sorted(free, key=lambda pair: (pair[0][:0:-1], pair[1]))[:1]:
+            free = [pair for pair in found if pair[1] not in closed and pair[0].models]
+            for displaced, node_id in sorted(free, key=lambda pair: (pair[0][:0:-1], pair[1]))[:1]:
                 overdue_s = wait.since_s + nodes[node_id][1].max_swap_wait_s
-                due_s = max(overdue_s, claimed.may_leave_s)
+                due_s = max(overdue_s, displaced.evictable_s)
                 if due_s <= now_s:
-                    closed[node_id] = frozenset(claimed.models)
+                    closed[node_id] = frozenset(displaced.models)
                 else:
-                    look_s = min(look_s, due_s)
-    return closed, look_s
+                    next_s = min(next_s, due_s)
+    return closed, next_s

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from router.scheduler.admission import Admission, able, decision
+from router.scheduler.admission import Admission, decision, is_servable
 from router.scheduler.breaker import Breaker
-from router.scheduler.feedback import Ended
+from router.scheduler.feedback import Feedback
 from router.scheduler.node_state import Books
 from router.scheduler.placement import Placement
 from router.scheduler.queue import AdmissionLimits
@@ -44,19 +44,19 @@ class Scheduler:
         self._sessions = Sessions()
         self._placement = Placement(prefixes, self._rates, self._books, self._sessions)
         self._admission = Admission(self._books, self._placement, limits)
-        self._ended = Ended(self._rates, self._books, self._sessions)
+        self._feedback = Feedback(self._rates, self._books, self._sessions)
         self._fleet: tuple[NodeView, ...] = ()
 
     # --- events ---
 
     def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:
         """Grants, queues or rejects a new request."""
-        self._see(moment)
-        return self._admission.admit(self._placement.ask(ticket, moment.now_s), moment)
+        self._apply_statuses(moment)
+        return self._admission.admit(self._placement.estimate(ticket, moment.now_s), moment)
 
-    def on_left(self, ticket_id: str, moment: Moment) -> list[Action]:
+    def on_disconnect(self, ticket_id: str, moment: Moment) -> list[Action]:
         """Forgets a queued ticket whose client has disconnected; no action follows for it."""
-        self._admission.leave(ticket_id)
+        self._admission.remove(ticket_id)
         return []
 
     def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
@@ -66,7 +66,7 @@ class Scheduler:
             return []
         opened.first_content_s = moment.now_s
         self._books.of(lease.node_id).end_prefill(lease.ticket_id, moment.now_s)
-        return self._look(moment)
+        return self._scan(moment)
 
     def on_failed(
         self, lease: Lease, moment: Moment, how: Failure, retry_after_s: float | None = None
@@ -77,26 +77,26 @@ class Scheduler:
         It goes to another node. The same one gets it again only if the connection broke and no
         other is left. A request that never reached the node does not count as an attempt.
         """
-        self._see(moment)
+        self._apply_statuses(moment)
         opened = self._books.close(lease, moment.now_s, lingers=False)
-        ask = replace(
-            self._placement.ask(opened.ticket, moment.now_s),
+        estimate = replace(
+            self._placement.estimate(opened.ticket, moment.now_s),
             tried=opened.tried,
             attempt=lease.attempt - opened.ticket.earlier_attempts,
         )
         if how is not Failure.UNSENT:
-            if how is Failure.TURNED_AWAY:
-                self._books.turn_away(lease, moment.now_s, retry_after_s)
+            if how is Failure.BUSY:
+                self._books.reject(lease, moment.now_s, retry_after_s)
             else:
                 self._books.fail(lease, moment.now_s)
             self._books.forget_session(opened)
-            ask = replace(ask, tried=opened.tried | {lease.node_id})
-            if ask.attempt >= MAX_ATTEMPTS:
-                return [no_node(ask, moment), *self._look(moment)]
-            ask = replace(ask, attempt=ask.attempt + 1)
-        if how is Failure.BROKEN and not able(ask, moment):
-            ask = replace(ask, tried=opened.tried)
-        return [*self._admission.admit(ask, moment), *self._look(moment)]
+            estimate = replace(estimate, tried=opened.tried | {lease.node_id})
+            if estimate.attempt >= MAX_ATTEMPTS:
+                return [no_node(estimate, moment), *self._scan(moment)]
+            estimate = replace(estimate, attempt=estimate.attempt + 1)
+        if how is Failure.BROKEN and not is_servable(estimate, moment):
+            estimate = replace(estimate, tried=opened.tried)
+        return [*self._admission.admit(estimate, moment), *self._scan(moment)]
 
     def on_done(
         self, lease: Lease, moment: Moment, *, served: bool, failed: bool = False
@@ -108,20 +108,20 @@ class Scheduler:
         if failed:
             self._books.fail(lease, moment.now_s)
         elif served:
-            self._ended.on_served(opened, moment.now_s)
+            self._feedback.on_served(opened, moment.now_s)
         else:
-            self._ended.await_verdict(opened, moment.now_s)
-        return self._look(moment)
+            self._feedback.await_verdict(opened, moment.now_s)
+        return self._scan(moment)
 
     def on_verdict(self, verdict: Verdict) -> None:
         """Applies the node's usage record of an ended lease: a response that was relayed whole may
         still have failed."""
-        self._ended.on_verdict(verdict)
+        self._feedback.on_verdict(verdict)
 
     def on_fleet(self, moment: Moment) -> list[Action]:
         """Applies a change of the fleet or of a node's state."""
-        self._see(moment)
-        return [*self._admission.drop_unable(moment), *self._look(moment)]
+        self._apply_statuses(moment)
+        return [*self._admission.reject_unable(moment), *self._scan(moment)]
 
     def on_node_removed(self, node_id: str) -> None:
         """Forgets what was learned of a node; its open leases end as usual."""
@@ -130,7 +130,7 @@ class Scheduler:
 
     def on_time(self, moment: Moment) -> list[Action]:
         """Does what is due at the time that `wake_s` returned."""
-        return [*self._admission.late(moment), *self._look(moment)]
+        return [*self._admission.reject_late(moment), *self._scan(moment)]
 
     # --- reading ---
 
@@ -141,9 +141,9 @@ class Scheduler:
     def explain(self, ticket: Ticket, moment: Moment) -> Decision:
         """The decision that would be made now. Changes nothing that the next event would not
         change, too."""
-        self._see(moment)
-        ask = self._placement.ask(ticket, moment.now_s)
-        choice = self._placement.decide(ask, moment, {})
+        self._apply_statuses(moment)
+        estimate = self._placement.estimate(ticket, moment.now_s)
+        choice = self._placement.decide(estimate, moment, {})
         return decision(ticket, choice, moment.now_s, waited_s=0.0)
 
     def breakers(self, now_s: float) -> list[Breaker]:
@@ -169,13 +169,13 @@ class Scheduler:
 
     # --- state ---
 
-    def _look(self, moment: Moment) -> list[Action]:
+    def _scan(self, moment: Moment) -> list[Action]:
         if not self._admission:
             return []
-        self._see(moment)
-        return self._admission.look(moment)
+        self._apply_statuses(moment)
+        return self._admission.scan(moment)
 
-    def _see(self, moment: Moment) -> None:
+    def _apply_statuses(self, moment: Moment) -> None:
         """Applies new statuses, and forgets lingering leases whose time is up."""
         for book in self._books:
             if book.lingering:
@@ -187,4 +187,4 @@ class Scheduler:
             if view.status is not None:
                 book = self._books.of(view.node_id)
                 if book.status is not view.status:
-                    book.hear(view.status, moment.now_s)
+                    book.on_status(view.status, moment.now_s)

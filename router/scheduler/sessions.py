@@ -21,7 +21,7 @@ GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
 """Least weights of the latest turn in a session's means; the first turns have more."""
 
 
-class Pace(msgspec.Struct, frozen=True):
+class SessionPace(msgspec.Struct, frozen=True):
     """Rate of a session's turns, and the tokens that each has to prefill where the session is warm.
 
     The cost of a turn where the session is not warm says nothing about later ones: a first prompt
@@ -34,12 +34,12 @@ class Pace(msgspec.Struct, frozen=True):
     squared_tokens: float = FIRST_TOKENS**2
     turns: int = 0
 
-    def after_gap(self, gap_s: float) -> "Pace":
+    def after_gap(self, gap_s: float) -> "SessionPace":
         """The pace after a turn that came so long after the one before it."""
         mean_s = (1.0 - GAP_WEIGHT) / self.turns_per_s + GAP_WEIGHT * max(MIN_GAP_S, gap_s)
         return replace(self, turns_per_s=1.0 / mean_s)
 
-    def after_turn(self, tokens: float) -> "Pace":
+    def after_turn(self, tokens: float) -> "SessionPace":
         """The pace after a turn that added so many tokens."""
         weight = max(TOKENS_WEIGHT, 1.0 / (self.turns + 2))
         return replace(
@@ -59,7 +59,7 @@ class Pace(msgspec.Struct, frozen=True):
         )
 
 
-NEW_PACE = Pace()
+NEW_PACE = SessionPace()
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Session:
     the chain."""
     arrived_s: float
     """Arrival of the latest turn."""
-    pace: Pace
+    pace: SessionPace
     used_s: float
 
 

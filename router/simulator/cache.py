@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 
-class Reach(NamedTuple):
+class CachedPath(NamedTuple):
     """The part of a path that a node has cached."""
 
     positions: int
@@ -17,7 +17,7 @@ class Reach(NamedTuple):
     """Tokens in memory; the others must be read from disk."""
 
 
-NO_REACH = Reach(0, 0, 0)
+NOT_CACHED = CachedPath(0, 0, 0)
 
 
 class Cache:
@@ -38,19 +38,19 @@ class Cache:
         self._children: dict[int, int] = {}
         """By segment in memory, the number of segments there that extend it."""
         self._marks: set[int] = set()
-        self._reaches: dict[int, Reach] = {}
+        self._found: dict[int, CachedPath] = {}
         """Results by the last segment of a path, until anything changes."""
         self.memory_used = 0
         self.disk_used = 0
         self.leaves = 0
 
-    def reach(self, path: Sequence[int], ends: Sequence[int]) -> Reach:
-        found = self._reaches.get(path[-1])
+    def reach(self, path: Sequence[int], ends: Sequence[int]) -> CachedPath:
+        found = self._found.get(path[-1])
         if found is None:
-            found = self._reaches[path[-1]] = self._find(path, ends)
+            found = self._found[path[-1]] = self._find(path, ends)
         return found
 
-    def _find(self, path: Sequence[int], ends: Sequence[int]) -> Reach:
+    def _find(self, path: Sequence[int], ends: Sequence[int]) -> CachedPath:
         in_memory = _leading(path, 0, self._memory)
         reached = in_memory
         if self._disk:
@@ -59,11 +59,11 @@ class Cache:
             while reached and path[reached - 1] not in self._marks:
                 reached -= 1
         if not reached:
-            return NO_REACH
+            return NOT_CACHED
         tokens = ends[reached - 1]
-        return Reach(reached, tokens, min(tokens, ends[in_memory - 1] if in_memory else 0))
+        return CachedPath(reached, tokens, min(tokens, ends[in_memory - 1] if in_memory else 0))
 
-    def lost(self, tokens: int) -> Iterator[tuple[int, int]]:
+    def evicted_by(self, tokens: int) -> Iterator[tuple[int, int]]:
         """The segments that storing so many more tokens would evict, each with its tokens."""
         over = self.memory_used + tokens - self._memory_limit
         for segment, held in self._memory.items():
@@ -74,7 +74,7 @@ class Cache:
 
     def store(self, path: Sequence[int], ends: Sequence[int], marks: Sequence[int]) -> None:
         """Stores the path, with snapshots at the ends of the marked segments."""
-        self._reaches.clear()
+        self._found.clear()
         memory = self._memory
         for position in range(len(path) - 1, -1, -1):
             segment = path[position]
@@ -127,9 +127,9 @@ class Cache:
             if oldest not in self._memory:
                 self._marks.discard(oldest)
 
-    def forget_memory(self) -> None:
+    def clear_memory(self) -> None:
         """Drops everything in memory, since the model is unloaded."""
-        self._reaches.clear()
+        self._found.clear()
         self._memory.clear()
         self._parents.clear()
         self._children.clear()

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from router.simulator.cache import Cache, Reach
+from router.simulator.cache import Cache, CachedPath
 from router.simulator.fleet import NodeSpec, models_on_disk
-from router.simulator.workload import Call
+from router.simulator.workload import SimulatedCall
 
 
 @dataclass(slots=True)
 class Job:
     """A call with the times of its progress."""
 
-    call: Call
+    call: SimulatedCall
     arrived_s: float
     node: int = -1
     sent_s: float = math.nan
@@ -31,20 +31,20 @@ class Job:
     cached_tokens: int = 0
 
 
-class Began(NamedTuple):
+class JobBegan(NamedTuple):
     job: Job
-    reach: Reach
+    reach: CachedPath
 
 
-class First(NamedTuple):
-    job: Job
-
-
-class Ended(NamedTuple):
+class FirstToken(NamedTuple):
     job: Job
 
 
-Happening = Began | First | Ended
+class JobEnded(NamedTuple):
+    job: Job
+
+
+JobEvent = JobBegan | FirstToken | JobEnded
 
 
 class Node:
@@ -66,7 +66,7 @@ class Node:
         )
         """When each resident model is loaded, the least recently used first."""
         self.loads = 0
-        self._look_s = math.inf
+        self._retry_s = math.inf
         """When a model that had to wait may be loaded."""
         self._caches: dict[str, Cache] = {}
         self._queue: deque[Job] = deque()
@@ -105,16 +105,16 @@ class Node:
         """Infinite if nothing is prefilled."""
         return self._prefill_ends_s
 
-    def usable(self, call: Call) -> Reach:
+    def usable(self, call: SimulatedCall) -> CachedPath:
         """The cached part of the call's prompt, without its last token, which is always
         computed."""
         reach = self.cache(call.model).reach(call.path, call.ends)
         if reach.tokens < call.prompt_tokens:
             return reach
         most = call.prompt_tokens - 1
-        return Reach(reach.positions, most, min(reach.memory_tokens, most))
+        return CachedPath(reach.positions, most, min(reach.memory_tokens, most))
 
-    def service_s(self, call: Call, reach: Reach) -> float:
+    def service_s(self, call: SimulatedCall, reach: CachedPath) -> float:
         """Seconds of restore and prefill on an otherwise idle node."""
         spec = self.spec
         restore_s = (reach.tokens - reach.memory_tokens) / spec.restore_tokens_per_s
@@ -128,7 +128,7 @@ class Node:
 
     def next_s(self) -> float:
         """Time of the node's next event; infinite if there is none."""
-        return min(self._prefill_ends_s, self._row_ends_s(), self._look_s)
+        return min(self._prefill_ends_s, self._row_ends_s(), self._retry_s)
 
     def _row_ends_s(self) -> float:
         if not self._rows:
@@ -138,25 +138,25 @@ class Node:
 
     # --- changing ---
 
-    def submit(self, job: Job, now_s: float) -> list[Happening]:
+    def submit(self, job: Job, now_s: float) -> list[JobEvent]:
         job.node, job.sent_s = self.number, now_s
         self.in_flight += 1
         self._queue.append(job)
         self.version += 1
         return list(self._begin(now_s))
 
-    def advance(self, now_s: float) -> list[Happening]:
+    def advance(self, now_s: float) -> list[JobEvent]:
         """Performs the events of the time that `next_s` returned."""
         self.version += 1
-        happened: list[Happening] = []
+        events: list[JobEvent] = []
         if self._prefill_ends_s <= now_s:
-            happened += self._end_prefill(now_s)
+            events += self._end_prefill(now_s)
         while self._row_ends_s() <= now_s:
-            happened.append(self._end_row(now_s))
-        return [*happened, *self._begin(now_s)]
+            events.append(self._end_row(now_s))
+        return [*events, *self._begin(now_s)]
 
-    def _begin(self, now_s: float) -> Iterator[Happening]:
-        self._look_s = math.inf
+    def _begin(self, now_s: float) -> Iterator[JobEvent]:
+        self._retry_s = math.inf
         self._begin_loads(now_s)
         if self._prefilling is not None or self.rows >= self.spec.max_rows:
             return
@@ -171,7 +171,7 @@ class Node:
         job.prefill_s = self.service_s(job.call, reach)
         self.busy_s += job.prefill_s
         self._prefilling, self._prefill_ends_s = job, now_s + job.prefill_s
-        yield Began(job, reach)
+        yield JobBegan(job, reach)
 
     def _begin_loads(self, now_s: float) -> None:
         """Begins the loads of waiting models that have room. Loaded models go on meanwhile."""
@@ -199,7 +199,7 @@ class Node:
                     closes_s = job.sent_s + self.spec.max_swap_wait_s
                     closes_s = closes_s if closes_s <= now_s else math.inf
             elif ready_s > now_s:
-                self._look_s = min(self._look_s, ready_s)
+                self._retry_s = min(self._retry_s, ready_s)
             elif job.sent_s <= closes_s or not math.isnan(job.began_s):
                 # The most recently used model comes last.
                 self.ready_s[job.call.model] = self.ready_s.pop(job.call.model)
@@ -214,19 +214,19 @@ class Node:
         busy = {row[2].call.model for row in self._rows}
         if self._prefilling is not None:
             busy.add(self._prefilling.call.model)
-        busy |= {job.call.model for job in self._queue if not self._is_shut(job, now_s)}
+        busy |= {job.call.model for job in self._queue if not self._is_blocked(job, now_s)}
         for each, ready_s in self.ready_s.items():
-            may_leave_s = ready_s + self.spec.min_residency_s
+            evictable_s = ready_s + self.spec.min_residency_s
             if each in busy:
                 continue
-            if may_leave_s <= now_s:
+            if evictable_s <= now_s:
                 del self.ready_s[each]
-                self.cache(each).forget_memory()
+                self.cache(each).clear_memory()
                 return True
-            self._look_s = min(self._look_s, may_leave_s)
+            self._retry_s = min(self._retry_s, evictable_s)
         return False
 
-    def _is_shut(self, job: Job, now_s: float) -> bool:
+    def _is_blocked(self, job: Job, now_s: float) -> bool:
         """True if the job came after one that has waited too long for its model. Never true for the
         job that its model was loaded for."""
         if not math.isnan(job.began_s):
@@ -237,17 +237,17 @@ class Node:
             if each.call.model not in self.ready_s
         )
         first_s = min(overdue_s, default=math.inf)
-        if now_s < first_s < self._look_s:
-            self._look_s = first_s
+        if now_s < first_s < self._retry_s:
+            self._retry_s = first_s
         return first_s <= now_s and first_s < job.sent_s
 
-    def _end_prefill(self, now_s: float) -> Iterator[Happening]:
+    def _end_prefill(self, now_s: float) -> Iterator[JobEvent]:
         job = self._prefilling
         assert job is not None
         self._prefilling, self._prefill_ends_s = None, math.inf
         self._decode_until(now_s)
         job.first_s = now_s
-        yield First(job)
+        yield FirstToken(job)
         heapq.heappush(self._rows, (self._decoded + job.call.output_tokens, job.call.number, job))
 
     def _decode_until(self, now_s: float) -> None:
@@ -256,7 +256,7 @@ class Node:
             self._decoded += (now_s - self._decoded_at_s) * rate
         self._decoded_at_s = now_s
 
-    def _end_row(self, now_s: float) -> Ended:
+    def _end_row(self, now_s: float) -> JobEnded:
         self._decode_until(now_s)
         end, _, job = heapq.heappop(self._rows)
         self._decoded = max(self._decoded, end)
@@ -264,4 +264,4 @@ class Node:
         job.ended_s = now_s
         call = job.call
         self.cache(call.model).store(call.stored, call.stored_ends, call.marks)
-        return Ended(job)
+        return JobEnded(job)

@@ -10,9 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.simulator.node import Began, Ended, First, Happening, Job, Node
+from router.simulator.node import FirstToken, Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move
-from router.simulator.workload import Call
+from router.simulator.workload import SimulatedCall
 
 AGEING = 0.1
 """Seconds of work that a second of waiting compensates for."""
@@ -50,13 +50,13 @@ class Oracle:
         self._waiting.append(job)
         return self._place(now_s)
 
-    def on_happening(self, happening: Happening, now_s: float) -> list[Move]:
-        match happening:
-            case Began():
+    def on_event(self, event: JobEvent, now_s: float) -> list[Move]:
+        match event:
+            case JobBegan():
                 return []
-            case First(job):
+            case FirstToken(job):
                 self._expect(job.call, job.node, now_s + self._decode_s(job.call, job.node))
-            case Ended(job):
+            case JobEnded(job):
                 self._expect(job.call, job.node, now_s)
                 self._owners.update(dict.fromkeys(job.call.stored, job.call.session))
         return self._place(now_s)
@@ -67,7 +67,7 @@ class Oracle:
     def wake_s(self) -> float | None:
         return None
 
-    def _expect(self, call: Call, node: int, ended_s: float) -> None:
+    def _expect(self, call: SimulatedCall, node: int, ended_s: float) -> None:
         self._sessions[call.session] = _Session(node, ended_s + call.think_s)
 
     def _place(self, now_s: float) -> list[Move]:
@@ -76,8 +76,8 @@ class Oracle:
         if not any(map(self._is_free, range(len(self._nodes)), backlog_s)):
             return moves
         begins_s = [now_s + each_s for each_s in backlog_s]
-        coming = self._coming()
-        offers = [(job, self._offers(job.call, begins_s, coming)) for job in self._waiting]
+        next_turns = self._next_turns()
+        offers = [(job, self._offers(job.call, begins_s, next_turns)) for job in self._waiting]
         offers.sort(key=lambda each: _rank(each[0], each[1], now_s))
         for job, each in offers:
             node = self._best(each, backlog_s)
@@ -99,11 +99,11 @@ class Oracle:
         node = self._nodes[number]
         return backlog_s <= 0.0 and node.in_flight < node.spec.max_rows
 
-    def _decode_s(self, call: Call, number: int) -> float:
+    def _decode_s(self, call: SimulatedCall, number: int) -> float:
         node = self._nodes[number]
         return call.output_tokens / node.spec.row_tokens_per_s(node.rows + 1)
 
-    def _coming(self) -> list[list[tuple[float, str]]]:
+    def _next_turns(self) -> list[list[tuple[float, str]]]:
         """For each node, the time and name of its sessions that have further calls."""
         found: list[list[tuple[float, str]]] = [[] for _ in self._nodes]
         for name, session in self._sessions.items():
@@ -112,15 +112,15 @@ class Oracle:
         return found
 
     def _offers(
-        self, call: Call, begins_s: list[float], coming: list[list[tuple[float, str]]]
+        self, call: SimulatedCall, begins_s: list[float], next_turns: list[list[tuple[float, str]]]
     ) -> list[_Offer]:
         return [
-            self._offer(call, node, begins_s[number], coming[number])
+            self._offer(call, node, begins_s[number], next_turns[number])
             for number, node in enumerate(self._nodes)
         ]
 
     def _offer(
-        self, call: Call, node: Node, begin_s: float, coming: list[tuple[float, str]]
+        self, call: SimulatedCall, node: Node, begin_s: float, next_turns: list[tuple[float, str]]
     ) -> _Offer:
         reach = node.usable(call)
         service_s = node.service_s(call, reach)
@@ -129,15 +129,15 @@ class Oracle:
         end_s = begin_s + service_s
         delays_s = sum(
             min(end_s - next_s, service_s)
-            for next_s, session in coming
+            for next_s, session in next_turns
             if next_s < end_s and session != call.session
         )
         lost_s = self._lost_s(call, node, call.stored_ends[-1] - reach.tokens)
         return _Offer(service_s, lost_s + delays_s)
 
-    def _lost_s(self, call: Call, node: Node, tokens: int) -> float:
+    def _lost_s(self, call: SimulatedCall, node: Node, tokens: int) -> float:
         lost = 0
-        for segment, held in node.cache(call.model).lost(tokens):
+        for segment, held in node.cache(call.model).evicted_by(tokens):
             owner = self._sessions.get(self._owners.get(segment, ""))
             if owner is not None and owner.next_s < math.inf:
                 lost += held

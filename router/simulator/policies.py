@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from router.simulator.node import Happening, Job, Node
-from router.simulator.workload import Call
+from router.simulator.node import Job, JobEvent, Node
+from router.simulator.workload import SimulatedCall
 
 
 class Dispatch(NamedTuple):
@@ -33,7 +33,7 @@ class Policy(Protocol):
 
     def on_arrival(self, job: Job, now_s: float) -> list[Move]: ...
 
-    def on_happening(self, happening: Happening, now_s: float) -> list[Move]: ...
+    def on_event(self, event: JobEvent, now_s: float) -> list[Move]: ...
 
     def on_time(self, now_s: float) -> list[Move]: ...
 
@@ -45,10 +45,10 @@ MakePolicy = Callable[[Sequence[Node], random.Random], Policy]
 
 
 class Chooser(Protocol):
-    def choose(self, call: Call) -> int: ...
+    def choose(self, call: SimulatedCall) -> int: ...
 
 
-class AtOnce:
+class SendAtOnce:
     """A policy that sends each call on arrival."""
 
     def __init__(self, chooser: Chooser) -> None:
@@ -57,7 +57,7 @@ class AtOnce:
     def on_arrival(self, job: Job, now_s: float) -> list[Move]:
         return [Dispatch(job, self._choose(job.call))]
 
-    def on_happening(self, happening: Happening, now_s: float) -> list[Move]:
+    def on_event(self, event: JobEvent, now_s: float) -> list[Move]:
         return []
 
     def on_time(self, now_s: float) -> list[Move]:
@@ -72,7 +72,7 @@ class RoundRobin:
         self._nodes = len(nodes)
         self._next = chance.randrange(self._nodes)
 
-    def choose(self, call: Call) -> int:
+    def choose(self, call: SimulatedCall) -> int:
         self._next += 1
         return self._next % self._nodes
 
@@ -82,7 +82,7 @@ class LeastInFlight:
         self._nodes = nodes
         self._chance = chance
 
-    def choose(self, call: Call) -> int:
+    def choose(self, call: SimulatedCall) -> int:
         return _least([node.in_flight for node in self._nodes], self._chance)
 
 
@@ -95,7 +95,7 @@ class SessionPin:
         self._pins: dict[str, int] = {}
         self._pinned = [0] * len(nodes)
 
-    def choose(self, call: Call) -> int:
+    def choose(self, call: SimulatedCall) -> int:
         session = call.session or str(call.path[0])
         node = self._pins.get(session)
         if node is None:
@@ -111,7 +111,7 @@ class _SentTo:
     tokens: int = 0
     segments: dict[int, int] = field(default_factory=dict)
 
-    def matched(self, call: Call) -> int:
+    def matched(self, call: SimulatedCall) -> int:
         tokens = 0
         for segment, end in zip(call.path, call.ends, strict=True):
             if segment not in self.segments:
@@ -119,7 +119,7 @@ class _SentTo:
             tokens = end
         return tokens
 
-    def insert(self, call: Call, most_tokens: int) -> None:
+    def insert(self, call: SimulatedCall, most_tokens: int) -> None:
         segments = self.segments
         for position in range(len(call.path) - 1, -1, -1):
             segment = call.path[position]
@@ -149,12 +149,12 @@ class TextTree:
         self._chance = chance
         self._sent = [_SentTo() for _ in nodes]
 
-    def choose(self, call: Call) -> int:
+    def choose(self, call: SimulatedCall) -> int:
         node = self._find(call)
         self._sent[node].insert(call, self.MAX_TOKENS)
         return node
 
-    def _find(self, call: Call) -> int:
+    def _find(self, call: SimulatedCall) -> int:
         counts = [node.in_flight for node in self._nodes]
         most, fewest = max(counts), min(counts)
         if most - fewest > self.BALANCE_ABS and most > self.BALANCE_REL * fewest:
@@ -183,4 +183,4 @@ BASELINES: dict[str, Callable[[Sequence[Node], random.Random], Chooser]] = {
 
 def baseline(name: str) -> MakePolicy:
     make = BASELINES[name]
-    return lambda nodes, chance: AtOnce(make(nodes, chance))
+    return lambda nodes, chance: SendAtOnce(make(nodes, chance))

@@ -8,7 +8,7 @@ from itertools import count
 from typing import NamedTuple
 
 from router.simulator.fleet import NodeSpec
-from router.simulator.node import Began, Ended, Happening, Job, Node
+from router.simulator.node import Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, MakePolicy, Move
 from router.simulator.workload import Script, Workload
 
@@ -35,7 +35,7 @@ _Event = _Arrival | _Again | _NodeEvent | _Wake
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ReplayResult:
     """The result of playing a workload."""
 
     jobs: tuple[Job, ...]
@@ -65,7 +65,7 @@ class _Replay:
         for script in workload.scripts:
             self._at(script.start_s, _Arrival(script, 0))
 
-    def play(self) -> Played:
+    def play(self) -> ReplayResult:
         while self._heap:
             now_s, _, event = heapq.heappop(self._heap)
             self._make(self._take(event, now_s), now_s)
@@ -74,7 +74,7 @@ class _Replay:
         stuck = sum(job.ended_s != job.ended_s for job in jobs)
         if stuck:
             raise RuntimeError(f"{stuck} calls were never answered: the policy has lost them")
-        return Played(jobs, self._reprefilled, tuple(node.busy_s for node in self._nodes))
+        return ReplayResult(jobs, self._reprefilled, tuple(node.busy_s for node in self._nodes))
 
     def _at(self, at_s: float, event: _Event) -> None:
         heapq.heappush(self._heap, (at_s, next(self._order), event))
@@ -102,25 +102,25 @@ class _Replay:
         for move in moves:
             if isinstance(move, Dispatch):
                 node = self._nodes[move.node]
-                happened = node.submit(move.job, now_s)
-                self._make(self._tell(node, happened, now_s), now_s)
+                events = node.submit(move.job, now_s)
+                self._make(self._tell(node, events, now_s), now_s)
             else:
                 self._at(now_s + move.after_s, _Again(move.job))
 
-    def _tell(self, node: Node, happened: list[Happening], now_s: float) -> list[Move]:
+    def _tell(self, node: Node, events: list[JobEvent], now_s: float) -> list[Move]:
         """Records events on a node and passes them to the policy."""
         if (next_s := node.next_s()) < float("inf"):
             self._at(next_s, _NodeEvent(node, node.version))
         moves: list[Move] = []
-        for happening in happened:
-            if isinstance(happening, Began):
-                self._count_again(happening)
-            elif isinstance(happening, Ended):
-                self._go_on(happening.job, now_s)
-            moves += self._policy.on_happening(happening, now_s)
+        for event in events:
+            if isinstance(event, JobBegan):
+                self._count_again(event)
+            elif isinstance(event, JobEnded):
+                self._go_on(event.job, now_s)
+            moves += self._policy.on_event(event, now_s)
         return moves
 
-    def _count_again(self, began: Began) -> None:
+    def _count_again(self, began: JobBegan) -> None:
         call = began.job.call
         for position in range(began.reach.positions, len(call.path)):
             segment = call.path[position]
@@ -145,6 +145,8 @@ class _Replay:
                 self._at(max(now_s, wake_s), _Wake(self._wakes))
 
 
-def play(workload: Workload, specs: Sequence[NodeSpec], make: MakePolicy, seed: int = 1) -> Played:
+def play(
+    workload: Workload, specs: Sequence[NodeSpec], make: MakePolicy, seed: int = 1
+) -> ReplayResult:
     """Plays the workload. Equal arguments give equal results."""
     return _Replay(workload, specs, make, seed).play()

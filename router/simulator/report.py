@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from router.simulator.replay import Played
+from router.simulator.replay import ReplayResult
 
 
 class PolicyFigures(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class PolicyFigures(msgspec.Struct, frozen=True):
     """Busy seconds of the busiest node over the mean of all; 1 if they are equal."""
 
 
-def figures(policy: str, played: Played) -> PolicyFigures:
+def figures(policy: str, played: ReplayResult) -> PolicyFigures:
     ttfts_s = sorted(job.first_s - job.arrived_s for job in played.jobs)
     prompts = sum(job.call.prompt_tokens for job in played.jobs)
     cached = sum(job.cached_tokens for job in played.jobs)

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from router.simulator.spoken import Said, Spoken
+from router.simulator.text_traces import TextTrace, TextTraceRequest
 
 MAX_TOKENS = 1 << 28
 """Limit of a prompt, and of a response."""
@@ -52,7 +52,7 @@ class _Form(msgspec.Struct):
     messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
     @property
-    def is_spoken(self) -> bool:
+    def is_text(self) -> bool:
         told = self.append is not msgspec.UNSET or self.messages is not msgspec.UNSET
         return told and self.timestamp is msgspec.UNSET
 
@@ -65,10 +65,10 @@ _decode = msgspec.json.Decoder(Request).decode
 def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace:
     """Reads a trace. Infers the block size unless `block_tokens` gives it. Raises `TraceError`."""
     found: list[tuple[int, Request]] = []
-    spoken = Spoken()
+    text_trace = TextTrace()
     for number, line in enumerate(lines, 1):
         if line.strip():
-            found += [(number, request) for request in _read_line(number, line, spoken)]
+            found += [(number, request) for request in _read_line(number, line, text_trace)]
     if not found:
         raise TraceError("The trace has no requests.")
     has_sessions = found[0][1].session is not None
@@ -81,10 +81,10 @@ def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace
     return Trace(_in_order([request for _, request in found]), size, has_sessions)
 
 
-def _read_line(number: int, line: str | bytes, spoken: Spoken) -> list[Request]:
+def _read_line(number: int, line: str | bytes, text_trace: TextTrace) -> list[Request]:
     try:
-        if _decode_form(line).is_spoken:
-            return [_reckoned(said) for said in spoken.read(line)]
+        if _decode_form(line).is_text:
+            return [_estimated(each) for each in text_trace.read(line)]
         request = _decode(line)
     except msgspec.ValidationError as error:
         raise TraceError(f"Line {number}: {_in_words(str(error))}.") from error
@@ -97,9 +97,13 @@ def _read_line(number: int, line: str | bytes, spoken: Spoken) -> list[Request]:
     return [request]
 
 
-def _reckoned(said: Said) -> Request:
+def _estimated(request: TextTraceRequest) -> Request:
     return Request(
-        said.at_ms, said.input_tokens, said.output_tokens, said.blocks(), session=said.session
+        request.at_ms,
+        request.input_tokens,
+        request.output_tokens,
+        request.blocks(),
+        session=request.session,
     )
 
 

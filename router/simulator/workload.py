@@ -23,7 +23,7 @@ think time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SimulatedCall:
     """One request, with what its node stores of it."""
 
     number: int
@@ -50,7 +50,7 @@ class Script:
     """Calls of which each is sent after the response to the previous one."""
 
     start_s: float
-    calls: tuple[Call, ...]
+    calls: tuple[SimulatedCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadSpec:
     """Number of clones and the rate at which a trace is played."""
 
     clones: int
@@ -221,12 +221,12 @@ class _Planner:
                 waiting[numbers[full - 1]] = index
         return followers
 
-    def call(self, index: int, clone: int, number: int, think_s: float) -> Call:
+    def call(self, index: int, clone: int, number: int, think_s: float) -> SimulatedCall:
         request = self._requests[index]
         path, ends = self._paths[index]
         stored, stored_ends = self._stored_paths[index]
         session = "" if request.session is None else f"{request.session}/{clone}"
-        return Call(
+        return SimulatedCall(
             number,
             session,
             request.model,
@@ -248,7 +248,7 @@ class _Planner:
         return tuple(number if number in shared else number + shift for number in numbers)
 
 
-class Planned:
+class PlannedTrace:
     """A trace that is ready to be played under any load."""
 
     def __init__(self, trace: Trace) -> None:
@@ -263,7 +263,7 @@ class Planned:
                 self._groups.append(range(begin, index + 1))
                 begin = index + 1
 
-    def workload(self, load: Load) -> Workload:
+    def workload(self, load: LoadSpec) -> Workload:
         """The workload for a load. Equal loads give equal workloads."""
         chance = random.Random(load.seed)
         plans = [(group, clone) for clone in range(load.clones) for group in self._groups]
@@ -284,7 +284,7 @@ class Planned:
         return Workload(tuple(scripts), planner.models, distinct)
 
     def _start_s(
-        self, group: range, clone: int, place: int, load: Load, chance: random.Random
+        self, group: range, clone: int, place: int, load: LoadSpec, chance: random.Random
     ) -> float:
         if self._trace.has_sessions:
             return (place + chance.random()) * load.gap_s

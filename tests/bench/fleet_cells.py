@@ -12,7 +12,7 @@ import msgspec
 
 from router.simulator.fleet import NodeSpec, equal_fleet, spread
 from router.simulator.trace import Trace, read_trace
-from router.simulator.workload import Load
+from router.simulator.workload import LoadSpec
 
 TRACES = {"mini-swe": "lmcache_agent_miniswe_qwen3_b64.jsonl.gz", "swe": "swe_agent_sessions.jsonl"}
 """Files of the traces' folder."""
@@ -80,9 +80,9 @@ class Cell:
         disk = "ssd" if self.disk else "ram"
         return f"{self.trace}.{self.load}.{self.kind}-{self.nodes}.{model}.{disk}"
 
-    def load_of(self, seed: int) -> Load:
+    def load_of(self, seed: int) -> LoadSpec:
         clones, gap_s = CLONES_AND_GAP_S[self.load]
-        return Load(clones, gap_s * 4 / self.nodes, seed)
+        return LoadSpec(clones, gap_s * 4 / self.nodes, seed)
 
     def specs(self, distinct_tokens: int) -> tuple[NodeSpec, ...]:
         """Over all, the caches hold half of the prompts at most."""

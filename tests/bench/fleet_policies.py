@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from router.simulator.policies import BASELINES
-from router.simulator.table import LIMIT, OURS
+from router.simulator.table import BOUND, OURS
 from tests.bench.fleet import MEASURED
 from tests.bench.fleet_cells import Cell
 from tests.bench.fleet_table import LONGEST_WAIT_BAR, Row, Verdict, judge
@@ -57,7 +57,7 @@ class Measured:
             f"{verdict.mean:.2f} / {verdict.p99:.2f}",
             f"{mean_bar:g} / {p99_bar:g}",
             f"{verdict.longest:.2f}",
-            _pair(row[LIMIT]["ttft_mean_s"], row[LIMIT]["ttft_p99_s"]),
+            _pair(row[BOUND]["ttft_mean_s"], row[BOUND]["ttft_p99_s"]),
             f"misses {', '.join(misses)}" if misses else "met",
         )
 

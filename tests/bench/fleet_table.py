@@ -12,7 +12,7 @@ from typing import Any
 from router.simulator.policies import BASELINES
 from router.simulator.report import PolicyFigures
 from router.simulator.table import OURS, POLICIES, compare
-from router.simulator.workload import Planned
+from router.simulator.workload import PlannedTrace
 from tests.bench.fleet_cells import (
     CLONES_AND_GAP_S,
     KINDS,
@@ -58,7 +58,7 @@ def _measure_cell(traces: Path, cell: Cell) -> dict[str, dict[str, float]]:
     return medians(cell, _planned(traces, cell.trace), tuple(POLICIES))
 
 
-def medians(cell: Cell, planned: Planned, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def medians(cell: Cell, planned: PlannedTrace, names: Sequence[str]) -> dict[str, dict[str, float]]:
     runs: dict[str, list[PolicyFigures]] = {name: [] for name in names}
     for seed in SEEDS:
         workload = planned.workload(cell.load_of(seed))
@@ -74,8 +74,8 @@ def medians(cell: Cell, planned: Planned, names: Sequence[str]) -> dict[str, dic
 
 
 @cache
-def _planned(traces: Path, trace: str) -> Planned:
-    return Planned(open_trace(traces, trace))
+def _planned(traces: Path, trace: str) -> PlannedTrace:
+    return PlannedTrace(open_trace(traces, trace))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from router.simulator.policies import MakePolicy, Policy
 from router.simulator.replay import play
 from router.simulator.table import OURS, POLICIES
 from router.simulator.trace import Trace, read_trace
-from router.simulator.workload import Load, Planned
+from router.simulator.workload import LoadSpec, PlannedTrace
 from tests.bench.figures import Figure, median, percentile
 
 BLOCK_TOKENS = 100
@@ -104,7 +104,7 @@ def _words(outcomes: Sequence[Outcome]) -> str:
 
 def outcome(cell: Cell, name: str, seed: int) -> Outcome:
     """First come: the node with the fewest requests, which serves them in their order."""
-    workload = Planned(trace(cell, seed)).workload(Load(1, cell.gap_s, seed))
+    workload = PlannedTrace(trace(cell, seed)).workload(LoadSpec(1, cell.gap_s, seed))
     spec, policy = cell.spec, name
     if name == FIRST_COME:
         policy = "least_in_flight"

@@ -8,7 +8,7 @@ import pytest
 
 from router.simulator.policies import BASELINES
 from router.simulator.trace import read_trace
-from router.simulator.workload import Planned
+from router.simulator.workload import PlannedTrace
 from tests.bench.fleet_cells import Cell, block_lines, unequal_fleet
 from tests.bench.fleet_policies import BEGIN, END, Measured, markdown, read, summary, write
 from tests.bench.fleet_table import GROUPS, ITEMS, Row, judge, medians
@@ -90,7 +90,7 @@ def test_sessions_of_messages_become_blocks_that_share_their_beginning() -> None
 def test_the_medians_of_a_cell_have_every_policy_s_figures() -> None:
     messages = [{"role": "user", "content": f"{number}" * 900} for number in range(6)]
     sessions = [{"messages": messages, "request_points": [1, 3, 5]}] * 3
-    planned = Planned(read_trace(block_lines(iter(sessions)), 64))
+    planned = PlannedTrace(read_trace(block_lines(iter(sessions)), 64))
     found = medians(CELL, planned, ("round_robin", "ours"))
     assert set(found) == {"round_robin", "ours"}
     assert found["ours"]["ttft_mean_s"] > 0

@@ -101,7 +101,7 @@ def node_record(
 
 def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) -> NodeView:
     status = node_status(*models, node_id=node_id)
-    return NodeView(node_id, node_id, "agent", "http://x", status, reachable, None, heard_s=1.0)
+    return NodeView(node_id, node_id, "agent", "http://x", status, reachable, None, status_at_s=1.0)
 
 
 def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:

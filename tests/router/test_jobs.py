@@ -91,7 +91,7 @@ async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
     served(ledger, "two")
     await jobs.write_usage()
     assert await usage_of(registry) == ["one", "two"]
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
 
 
 async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
@@ -170,13 +170,15 @@ async def test_a_row_that_cannot_be_stored_takes_no_other_with_it(
     jobs = Jobs(registry, Fleet(), ledger)
     for name in ("one", "bad", "two"):
         served(ledger, name)
-    rows = ledger.take_rows()
-    ledger.give_back([replace(row, seq=10**30) if row.request_id == "bad" else row for row in rows])
+    rows = ledger.pop_rows()
+    ledger.push_back_rows(
+        [replace(row, seq=10**30) if row.request_id == "bad" else row for row in rows]
+    )
     await jobs.write_usage()
     await jobs.write_usage()
     assert await usage_of(registry) == ["one", "two"]
     assert len(caplog.messages) == 1 and "bad" in caplog.messages[0]
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
 
 
 async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -> None:

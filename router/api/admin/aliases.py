@@ -103,7 +103,7 @@ def _need_known(names: Names, model: str) -> None:
 
 
 def _row(names: Names, record: AliasRecord) -> AliasRow:
-    placed = names.road_of(record).targets
+    placed = names.route_of(record).targets
     return AliasRow(
         name=record.name,
         targets=tuple(

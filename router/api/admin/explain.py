@@ -19,7 +19,7 @@ from router.api.body_room import BodyRoom
 from router.api.tickets import Tickets
 from router.api.v1 import RELAYED_PATHS
 from router.errors import BadRequest, UnknownModel, UnknownRequest
-from router.records.decisions import KEPT, TERMS, Attempt, Decided
+from router.records.decisions import KEPT, TERMS, AttemptRecord, DecisionRecord
 from router.types import Decision, NodeTerms, Reject
 
 LIST_MODELS = "`router models` lists those there are."
@@ -57,7 +57,7 @@ async def explain_request(admin: AdminGiven, request_id: str) -> DecidedRow:
     return _decided_row(decided)
 
 
-def _decided_row(decided: Decided) -> DecidedRow:
+def _decided_row(decided: DecisionRecord) -> DecidedRow:
     return DecidedRow(
         request_id=decided.request_id,
         path=decided.path,
@@ -72,7 +72,7 @@ def _decided_row(decided: Decided) -> DecidedRow:
     )
 
 
-def _attempt_row(attempt: Attempt) -> AttemptRow:
+def _attempt_row(attempt: AttemptRecord) -> AttemptRow:
     return AttemptRow(
         decision=_decision_row(attempt.decision),
         expected_ttft_s=attempt.expected_ttft_s,

@@ -165,7 +165,7 @@ def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:
             places[name].append(place)
     aliases: dict[str, list[str]] = defaultdict(list)
     for alias in sorted(core.names.aliases, key=attrgetter("name")):
-        for target in core.names.road_of(alias).targets:
+        for target in core.names.route_of(alias).targets:
             aliases[target.model].append(alias.name)
     return [_row(name, aliases[name], places[name]) for name in sorted(places)]
 
@@ -234,7 +234,7 @@ def _idle_s(view: NodeView, model: ModelStatus) -> float | None:
     """Until now, where the node is still heard."""
     if model.idle_s is None or not view.reachable:
         return None
-    return model.idle_s + max(0.0, time.monotonic() - view.heard_s)
+    return model.idle_s + max(0.0, time.monotonic() - view.status_at_s)
 
 
 def _broken_place(view: NodeView, model: BrokenModel) -> ModelPlace:

@@ -172,7 +172,9 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         created_at_s=record.created_at_s,
         reachable=view is not None and view.reachable,
         error=view.error if view else "The node is not watched.",
-        status_age_s=max(0.0, time.monotonic() - view.heard_s) if view and view.heard_s else None,
+        status_age_s=max(0.0, time.monotonic() - view.status_at_s)
+        if view and view.status_at_s
+        else None,
         version=status.version if status else None,
         engine=status.engine if status else None,
         chip=status.chip if status else None,

@@ -120,7 +120,7 @@ class World:
         self.registry = registry
         self.fleet = Fleet()
         self.names = Names(self.fleet)
-        self.budgets = Budgets(self.fleet, {}, time.time)
+        self.budgets = Budgets(self.fleet, {}, time.time, lambda _lease, _cost: None)
         self.ring = ring
         self.admin_key = admin_key
         self.forgotten: list[str] = []

@@ -383,7 +383,7 @@ async def test_a_request_of_two_targets_is_one_in_the_accounts_of_each(
     await (await router.post({"model": "auto"})).body()
     await router.idle()
     router.core.ledger.close_all()
-    rows = router.core.ledger.take_rows()
+    rows = router.core.ledger.pop_rows()
     assert [(row.model, row.request_id.partition(".")[2]) for row in rows] == [
         ("a", ""),
         ("a", "2"),

@@ -226,7 +226,7 @@ async def test_an_answer_costs_what_its_server_says_and_gives_the_rest_back(
     await router.idle()
     spent = 3 * (1000 * 10 + 20 * 1000) / 1e6
     assert abs(router.core.budgets.spent(router.caller().key_id) - spent) < 1e-9
-    assert [row.cost for row in router.core.ledger.take_rows()] == [spent / 3] * 3
+    assert [row.cost for row in router.core.ledger.pop_rows()] == [spent / 3] * 3
     series = 'mlx_fleet_paid_cost_total{model="large",node="cloud"} '
     (line,) = (each for each in router.core.metrics.text().decode().splitlines() if series in each)
     assert abs(float(line.removeprefix(series)) - spent) < 1e-9

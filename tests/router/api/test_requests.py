@@ -343,7 +343,7 @@ async def test_a_cancelled_request_of_a_foreign_server_is_accounted_for(
     await cancelled(await cancel(router, shown["id"]))
     await refused(caller, 409, "request_cancelled")
     await router.idle()
-    assert [row.reason for row in router.core.ledger.take_rows()] == ["cancelled"]
+    assert [row.reason for row in router.core.ledger.pop_rows()] == ["cancelled"]
     await refused(await cancel(router, shown["id"]), 404, "request_not_found")
 
 

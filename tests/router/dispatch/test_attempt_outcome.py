@@ -104,12 +104,12 @@ def said(code: str) -> bytes:
 def test_a_node_that_cannot_take_a_request_has_not_failed(
     status: int, headers: dict[bytes, bytes]
 ) -> None:
-    assert how(Answered(status, headers, b"{}")) is Failure.TURNED_AWAY
+    assert how(Answered(status, headers, b"{}")) is Failure.BUSY
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"<html>", said("shutting_down"), b'{"error":"No."}'])
 def test_a_503_turns_a_request_away_where_it_tells_when_to_come_back(body: bytes) -> None:
-    assert how(Answered(503, RETRY, body)) is Failure.TURNED_AWAY
+    assert how(Answered(503, RETRY, body)) is Failure.BUSY
     assert how(Answered(503, {}, body)) is Failure.ANSWERED
     assert how(Answered(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
 

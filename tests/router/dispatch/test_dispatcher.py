@@ -13,11 +13,12 @@ from node.protocol.messages import Began, FinishReason, ModelState
 from registry.records import ResidencyRecord
 from router.dispatch.dispatcher import Dispatcher, Known, NotSent
 from router.dispatch.scheduler_driver import Placing
+from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
 from router.fleet.fleet import Fleet
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
-from router.fleet.stall_watchdog import Limits, Stalls
+from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
 from router.records.ledger import (
@@ -28,6 +29,7 @@ from router.records.ledger import (
     Ledger,
 )
 from router.records.metrics import Metrics
+from router.routing.paid_budgets import Budgets
 from router.scheduler.scheduler import Scheduler
 from router.types import Failure, Loading
 from router.upstream.http_response import UpstreamBroken
@@ -51,17 +53,18 @@ from tests.router.records.test_ledger import FINISHED
 class World:
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
-        self.ledger = Ledger(ORIGINS)
         self.prefixes = PrefixIndex()
-        self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
         self.clock = FakeClock()
         metrics, decisions = Metrics(str), Decisions()
         self.metrics = metrics
         self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
-        stalls = Stalls(self.fleet, Limits(), self.metrics.stalled)
-        known = Known(
-            self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics, stalls
-        )
+        predictions = Predictions(self.prefixes, metrics)
+        budgets = Budgets(self.fleet, {}, self.clock, metrics.charged)
+        feedback = UsageFeedback(self.placing, predictions, decisions, metrics, budgets.charge)
+        self.ledger = Ledger(ORIGINS, feedback)
+        self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
+        stalls = StallWatchdog(self.fleet, StallLimits(), self.metrics.stalled)
+        known = Known(self.prefixes, decisions, metrics, stalls)
         self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
 
     def add(self, name: str) -> None:
@@ -156,7 +159,7 @@ async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
         0,
         0,
     )
-    assert [row.reason for row in world.ledger.take_rows()] == [OUTCOME_SERVED]
+    assert [row.reason for row in world.ledger.pop_rows()] == [OUTCOME_SERVED]
 
 
 async def test_a_node_that_was_added_again_keeps_what_was_learned_of_it_since(
@@ -173,7 +176,7 @@ async def test_a_node_that_was_added_again_keeps_what_was_learned_of_it_since(
         if is_back:
             await world.watcher.watch(record)
         world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_CANCELLED)
-        assert not world.watcher.is_leaving("id-a")
+        assert not world.watcher.awaits_release("id-a")
         assert forgotten == ["id-a"] * (1 if is_back else 2)
         forgotten.clear()
         await world.watcher.unwatch("id-a")
@@ -331,7 +334,7 @@ async def test_who_leaves_the_queue_has_a_row_without_a_node(world: World) -> No
     full(world)
     lease = await world.dispatcher.place(ticket("1"))
     await leave(world, asyncio.create_task(world.dispatcher.place(ticket("2"))), "2")
-    (row,) = world.ledger.take_rows()
+    (row,) = world.ledger.pop_rows()
     assert (row.request_id, row.node_id, row.reason) == ("2", "", OUTCOME_CANCELLED)
     world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
 
@@ -348,6 +351,6 @@ async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_to
     assert second.node_id == "id-b"
     again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)
     await leave(world, asyncio.create_task(again), "1")
-    told = [(row.request_id, row.node_id, row.reason) for row in world.ledger.take_rows()]
+    told = [(row.request_id, row.node_id, row.reason) for row in world.ledger.pop_rows()]
     assert told == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]
     world.dispatcher.done(ticket("2"), second, OUTCOME_CANCELLED)

@@ -64,7 +64,7 @@ async def add(router: RunningRouter, start_node: StartNode, answer: Script) -> S
 
 async def row(router: RunningRouter) -> UsageRecord:
     await router.idle()
-    (written,) = router.core.ledger.take_rows()
+    (written,) = router.core.ledger.pop_rows()
     return written
 
 

@@ -188,7 +188,7 @@ async def test_a_cancelled_request_is_accounted_for_as_cancelled(
     await caller.head()
     caller.leave()
     await router.idle()
-    assert [row.reason for row in router.core.ledger.take_rows()] == ["cancelled"]
+    assert [row.reason for row in router.core.ledger.pop_rows()] == ["cancelled"]
 
 
 async def test_a_reader_that_does_not_read_stops_the_node_s_writer(
@@ -289,11 +289,11 @@ async def test_a_node_that_is_removed_finishes_what_it_serves(
     (view,) = router.core.fleet.snapshot
     await router.core.watcher.unwatch(view.node_id)
     router.core.dispatcher.forget(view.node_id)
-    assert router.core.watcher.is_leaving(view.node_id)
+    assert router.core.watcher.awaits_release(view.node_id)
     go_on.set()
     assert await caller.body() == b"data: [DONE]\n\n"
     await router.idle()
-    assert not router.core.watcher.is_leaving(view.node_id)
+    assert not router.core.watcher.awaits_release(view.node_id)
 
 
 async def test_a_caller_that_stops_reading_gives_its_node_back(

@@ -16,7 +16,7 @@ from node.agent import requests
 from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import FinishReason
 from registry import nodes
-from router.records.decisions import Attempt
+from router.records.decisions import AttemptRecord
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import (
     CHAT,
@@ -52,7 +52,7 @@ async def fleet(folder: Path) -> AsyncIterator[tuple[RunningRouter, RunningAgent
         yield router, agent
 
 
-def attempt(router: RunningRouter, request_id: str) -> Attempt:
+def attempt(router: RunningRouter, request_id: str) -> AttemptRecord:
     """The only one of a request."""
     decided = router.core.decisions.find(request_id)
     assert decided is not None
@@ -83,7 +83,7 @@ async def test_a_refusal_within_the_stream_is_recorded_as_one_with_the_node_s_ac
         assert told.accounts is not None
         assert (told.accounts.reason, told.accounts.completion_tokens) == (FinishReason.REFUSED, 0)
         assert told.accounts.prompt_tokens >= 10
-        (row,) = router.core.ledger.take_rows()
+        (row,) = router.core.ledger.pop_rows()
         assert (row.reason, row.seq > 0, row.prompt_tokens) == ("refused", True, None)
         counted = router.core.metrics.text().decode()
         assert 'outcome="refused"} 1.0' in counted and 'outcome="served"' not in counted

@@ -23,7 +23,7 @@ def test_a_node_is_away_until_its_first_word() -> None:
     fleet = Fleet(clock=FakeClock(5.0))
     fleet.add(node_record("http://a"))
     (view,) = fleet.snapshot
-    assert (view.name, view.reachable, view.status, view.heard_s) == ("a", False, None, 0.0)
+    assert (view.name, view.reachable, view.status, view.status_at_s) == ("a", False, None, 0.0)
     assert view.error
 
 
@@ -34,7 +34,7 @@ def test_a_word_makes_it_reachable_and_its_models_known() -> None:
     fleet.heard("id-a", status)
     view = fleet.node("id-a")
     assert view is not None
-    assert (view.reachable, view.error, view.status, view.heard_s) == (True, None, status, 5.0)
+    assert (view.reachable, view.error, view.status, view.status_at_s) == (True, None, status, 5.0)
     assert "org/small" in fleet.models
 
 

@@ -204,7 +204,7 @@ def test_an_entry_that_delivered_less_promises_no_more_until_told_anew() -> None
     index = PrefixIndex(clock)
     index.on_snapshot("a", snapshot([*entries((1, 2, 3)), Entry(50, 777, MEMORY)]))
     clock.now_s += 1
-    index.drop("a", CHAIN, 120, told_before_s=clock.now_s)
+    index.lower("a", CHAIN, 120, reported_before_s=clock.now_s)
     assert index.coverage("a", CHAIN) == Coverage(3, 120, 120)
     assert index.coverage("a", chain(1)) == Coverage(1, 100, 100)
     assert index.coverage("a", chain(50)) == Coverage(1, 777, 777)
@@ -221,7 +221,7 @@ def test_what_was_told_after_a_request_had_begun_outlives_its_disappointment() -
     index.on_delta("a", delta(1, removed=(2,)))
     clock.now_s += 1
     index.on_delta("a", delta(2, entries((1, 2, 3, 4))[1:]))
-    index.drop("a", CHAIN, 0, told_before_s=granted_s)
+    index.lower("a", CHAIN, 0, reported_before_s=granted_s)
     assert index.coverage("a", chain(1)) == Coverage(1, 0, 0)
     assert index.coverage("a", CHAIN) == Coverage(4, 400, 400)
 

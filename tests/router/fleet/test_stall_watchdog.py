@@ -12,14 +12,22 @@ from msgspec.structs import replace
 from node.protocol.messages import ModelState
 from router.errors import DeadlineExceeded, NodeFailed
 from router.fleet.fleet import Fleet
-from router.fleet.stall_watchdog import Limits, Progress, Sign, Stalls, is_deaf, sign_of, stalled
+from router.fleet.stall_watchdog import (
+    Progress,
+    StallLimits,
+    StallWatchdog,
+    WorkState,
+    is_unresponsive,
+    stalled,
+    work_state_of,
+)
 from router.prices import Prices
 from router.states import CORDONED
 from router.types import Lease, NodeView
 from tests.fakes import FakeClock
 from tests.router.conftest import WAIT_S, lease, model_status, node_record, node_status, node_view
 
-LIMITS = Limits(stall_s=10.0, load_s=60.0, first_token_s=100.0)
+LIMITS = StallLimits(stall_s=10.0, load_s=60.0, first_token_s=100.0)
 
 
 def view(instance_id: str = "i1", **model: Any) -> NodeView:
@@ -28,56 +36,56 @@ def view(instance_id: str = "i1", **model: Any) -> NodeView:
     return NodeView("n", "n", seen.kind, seen.url, status, True, None, 1.0)
 
 
-def attempt(sign: Sign | None, *, paused: bool = False) -> Progress:
-    return Progress(lease(), lambda: paused, moved_s=0.0, sign=sign)
+def attempt(work: WorkState | None, *, paused: bool = False) -> Progress:
+    return Progress(lease(), lambda: paused, progressed_s=0.0, work=work)
 
 
-def sign(**model: Any) -> Sign | None:
-    return sign_of(view(**model), "m")
+def work(**model: Any) -> WorkState | None:
+    return work_state_of(view(**model), "m")
 
 
 def test_a_loaded_model_without_a_token_is_left_in_time() -> None:
-    each = attempt(sign(work_tokens=5))
-    assert not stalled(each, sign(work_tokens=5), 9.9, LIMITS)
-    assert stalled(each, sign(work_tokens=5), 10.0, LIMITS)
+    each = attempt(work(work_tokens=5))
+    assert not stalled(each, work(work_tokens=5), 9.9, LIMITS)
+    assert stalled(each, work(work_tokens=5), 10.0, LIMITS)
 
 
 @pytest.mark.parametrize("more", [{"work_tokens": 6}, {"generation": 2}, {"instance_id": "i2"}])
 def test_work_for_anybody_is_progress(more: dict[str, Any]) -> None:
-    each = attempt(sign(work_tokens=5))
-    now = sign(**{"work_tokens": 5} | more)
+    each = attempt(work(work_tokens=5))
+    now = work(**{"work_tokens": 5} | more)
     assert not stalled(each, now, 10.0, LIMITS)
     assert not stalled(each, now, 19.9, LIMITS)
     assert stalled(each, now, 20.0, LIMITS)
 
 
 def test_what_comes_of_its_answer_is_progress() -> None:
-    each = attempt(sign())
-    each.moved = True
-    assert not stalled(each, sign(), 50.0, LIMITS)
-    assert not stalled(each, sign(), 59.9, LIMITS)
-    assert stalled(each, sign(), 60.0, LIMITS)
+    each = attempt(work())
+    each.has_data = True
+    assert not stalled(each, work(), 50.0, LIMITS)
+    assert not stalled(each, work(), 59.9, LIMITS)
+    assert stalled(each, work(), 60.0, LIMITS)
 
 
 def test_a_caller_that_takes_nothing_does_not_wedge_a_node() -> None:
-    each = attempt(sign(), paused=True)
-    assert not stalled(each, sign(), 50.0, LIMITS)
+    each = attempt(work(), paused=True)
+    assert not stalled(each, work(), 50.0, LIMITS)
 
 
 @pytest.mark.parametrize("state", [ModelState.LOADING, ModelState.ON_DISK])
 def test_a_model_that_is_not_loaded_yet_has_its_own_limit(state: ModelState) -> None:
-    loading = sign(state=state)
+    loading = work(state=state)
     each = attempt(loading)
     assert not stalled(each, loading, 59.9, LIMITS)
     assert stalled(each, loading, 60.0, LIMITS)
 
 
 def test_a_load_that_goes_on_takes_as_long_as_it_takes() -> None:
-    each = attempt(sign(state=ModelState.LOADING, progress=0.0))
+    each = attempt(work(state=ModelState.LOADING, progress=0.0))
     for tenth in range(1, 11):
-        now = sign(state=ModelState.LOADING, progress=tenth / 10)
+        now = work(state=ModelState.LOADING, progress=tenth / 10)
         assert not stalled(each, now, 59.0 * tenth, LIMITS)
-    ready = sign()
+    ready = work()
     assert not stalled(each, ready, 600.0, LIMITS)
     assert stalled(each, ready, 610.0, LIMITS)
 
@@ -85,7 +93,7 @@ def test_a_load_that_goes_on_takes_as_long_as_it_takes() -> None:
 def test_a_server_that_tells_nothing_has_long_to_begin_and_then_little() -> None:
     each = attempt(None)
     assert not stalled(each, None, 99.9, LIMITS)
-    each.moved = True
+    each.has_data = True
     assert not stalled(each, None, 100.0, LIMITS)
     assert stalled(each, None, 110.0, LIMITS)
     assert stalled(attempt(None), None, 100.0, LIMITS)
@@ -93,9 +101,9 @@ def test_a_server_that_tells_nothing_has_long_to_begin_and_then_little() -> None
 
 def test_a_foreign_server_shows_no_sign() -> None:
     foreign = NodeView("n", "n", "openai", "http://x", node_status(), True, None, 1.0)
-    assert sign_of(foreign, "m") is None
-    assert sign_of(None, "m") is None
-    assert sign_of(view(), "other") is None
+    assert work_state_of(foreign, "m") is None
+    assert work_state_of(None, "m") is None
+    assert work_state_of(view(), "other") is None
 
 
 # --- a server of others that answers nothing at all ---
@@ -105,17 +113,17 @@ OTHER = replace(view(), node_id="o", name="o")
 
 
 def test_a_server_that_answers_nothing_is_left_for_another_node_after_a_stall() -> None:
-    assert not is_deaf(lease(node_id="n"), (SILENT, OTHER), 14.9, LIMITS)
-    assert is_deaf(lease(node_id="n"), (SILENT, OTHER), 15.0, LIMITS)
+    assert not is_unresponsive(lease(node_id="n"), (SILENT, OTHER), 14.9, LIMITS)
+    assert is_unresponsive(lease(node_id="n"), (SILENT, OTHER), 15.0, LIMITS)
     each = attempt(None)
     assert not stalled(each, None, 15.0, LIMITS)
-    each.is_deaf = True
+    each.is_unresponsive = True
     assert stalled(each, None, 15.0, LIMITS)
 
 
 def test_a_request_has_a_whole_stall_though_its_server_was_silent_before() -> None:
     each = attempt(None)
-    each.is_deaf, each.moved_s = True, 10.0
+    each.is_unresponsive, each.progressed_s = True, 10.0
     assert not stalled(each, None, 19.9, LIMITS)
     assert stalled(each, None, 20.0, LIMITS)
 
@@ -136,11 +144,11 @@ def test_a_request_has_a_whole_stall_though_its_server_was_silent_before() -> No
 def test_a_server_is_waited_for_where_it_tells_something_or_no_other_takes_the_request(
     views: tuple[NodeView, ...],
 ) -> None:
-    assert not is_deaf(lease(node_id="n"), views, 1000.0, LIMITS)
+    assert not is_unresponsive(lease(node_id="n"), views, 1000.0, LIMITS)
 
 
 def test_a_request_that_was_sent_on_once_waits_for_a_silent_server() -> None:
-    assert not is_deaf(lease(node_id="n", attempt=2), (SILENT, OTHER), 1000.0, LIMITS)
+    assert not is_unresponsive(lease(node_id="n", attempt=2), (SILENT, OTHER), 1000.0, LIMITS)
 
 
 class World:
@@ -150,7 +158,9 @@ class World:
         self.hear()
         self.left: list[Lease] = []
         """Of requests that have left the node."""
-        self.stalls = Stalls(self.fleet, Limits(0.2, 0.2, 0.2), self.left.append, self.clock)
+        self.stalls = StallWatchdog(
+            self.fleet, StallLimits(0.2, 0.2, 0.2), self.left.append, self.clock
+        )
 
     def hear(self, **model: Any) -> None:
         self.fleet.heard("n", node_status(model_status("m", **model), node_id="n"))
@@ -195,7 +205,7 @@ async def test_nothing_is_looked_at_where_nothing_runs() -> None:
     with world.stalls.watch(lease(), lambda: False):
         pass
     world.clock.advance(10.0)
-    world.stalls._look()
+    world.stalls._check()
     assert world.stalled == frozenset()
     assert world.stalls._timer is None
 
@@ -220,7 +230,7 @@ async def test_a_caller_that_leaves_as_its_node_is_left_has_left() -> None:
 
     async def serve() -> None:
         with world.stalls.watch(lease(), lambda: False) as progress:
-            progress.leave(NodeFailed())
+            progress.abort(NodeFailed())
             task.cancel()
             await asyncio.get_running_loop().create_future()
 

@@ -44,7 +44,7 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.fleet.test_prefix_index import CHAIN, delta, entries, snapshot
-from tests.router.records.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED, Reports
 from tests.router.upstream.test_node_client import _Raw, answers
 
 TOLD = proven(FINISHED, "id-a")
@@ -62,6 +62,7 @@ class WatchedFleet(Fleet):
 @dataclass
 class World:
     fleet: WatchedFleet
+    reports: Reports
     ledger: Ledger
     prefixes: PrefixIndex
     watcher: Watcher
@@ -92,9 +93,10 @@ class World:
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
-    fleet, ledger, prefixes = WatchedFleet(), Ledger(ORIGINS), PrefixIndex()
+    fleet, reports, prefixes = WatchedFleet(), Reports(), PrefixIndex()
+    ledger = Ledger(ORIGINS, reports)
     watcher = Watcher(fleet, ledger, prefixes)
-    yield World(fleet, ledger, prefixes, watcher)
+    yield World(fleet, reports, ledger, prefixes, watcher)
     await asyncio.wait_for(watcher.close(), WAIT_S)
 
 
@@ -114,20 +116,18 @@ async def test_accounts_reach_the_ledger(world: World, start_node: StartNode) ->
     node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD, foreign, last))
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
-    (row,) = world.ledger.take_rows()
+    (row,) = world.ledger.pop_rows()
     assert (row.node_id, row.instance_id, row.seq) == ("id-a", "i1", 7)
 
 
 async def test_the_end_of_a_prefill_reaches_the_ledger(world: World, start_node: StartNode) -> None:
-    prefilled: list[str] = []
-    world.ledger.on_prefilled = lambda lease: prefilled.append(lease.ticket_id)
     asked, last = lease(node_id="id-a"), StatusEvent(node_status(model_status("later")))
     world.ledger.opened(ticket(), asked, "a", "i1", reported=True)
     began = Began("r", "router-1/key-1")
     node = await start_node(silent, first_events=(StatusEvent(node_status()), began, last))
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
-    assert prefilled == ["r"]
+    assert [each.ticket_id for each in world.reports.prefilled] == ["r"]
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_model_leaves_that_was_idle_for_longer_than_it_is_kept(
     fields: dict[str, Any], leaves: bool
 ) -> None:
     usual: dict[str, Any] = {"idle_s": 50.0, "keep_alive_s": 60.0, "generation": 3}
-    node = view(model_status("m", **{**usual, **fields}), heard_s=100.0)
+    node = view(model_status("m", **{**usual, **fields}), status_at_s=100.0)
     expected = [Unload("n", "m", 3, 60.0)] if leaves else []
     assert idle(node, 110.0, frozenset()) == expected
     assert idle(node, 110.0, frozenset({"m"})) == []

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from router.records import ledger as ledger_module
-from router.records.ledger import Ledger, finished_line
+from router.records.ledger import IGNORE, Ledger, LedgerListener, finished_line
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Lease, Verdict
+from router.types import Lease, Ticket, Verdict
 from tests.fakes import FakeClock
 from tests.router.conftest import ORIGINS, lease, proven, ticket
 
@@ -33,8 +33,35 @@ FINISHED = Finished(
 FINISHED = proven(FINISHED)
 
 
-def ledger_with(*requests: str, reported: bool = True, log_requests: bool = False) -> Ledger:
-    ledger = Ledger(ORIGINS, log_requests=log_requests, wall_clock=FakeClock(500.0))
+class Reports(LedgerListener):
+    """Keeps what the ledger reports."""
+
+    def __init__(self) -> None:
+        self.prefilled: list[Lease] = []
+        self.verdicts: list[Verdict] = []
+        self.disconnected: list[Verdict] = []
+        self.refused: list[Verdict] = []
+
+    def on_prefilled(self, lease: Lease) -> None:
+        self.prefilled.append(lease)
+
+    def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
+        self.verdicts.append(verdict)
+
+    def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
+        self.disconnected.append(verdict)
+
+    def on_refused(self, verdict: Verdict) -> None:
+        self.refused.append(verdict)
+
+
+def ledger_with(
+    *requests: str,
+    reports: LedgerListener = IGNORE,
+    reported: bool = True,
+    log_requests: bool = False,
+) -> Ledger:
+    ledger = Ledger(ORIGINS, reports, log_requests=log_requests, wall_clock=FakeClock(500.0))
     for name in requests:
         ledger.opened(ticket(name), lease(name), "mini", "i1", reported=reported)
     return ledger
@@ -51,10 +78,10 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
         ledger.on_finished("n", "i1", FINISHED)
     ledger.ended(lease(), 10.0, "served")
     if not report_first:
-        assert ledger.take_rows() == []
+        assert ledger.pop_rows() == []
         ledger.on_finished("n", "i1", FINISHED)
     ledger.expire(10.0 + 2 * UNREPORTED_AFTER_S)
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.request_id, row.node_id, row.instance_id, row.seq) == ("r", "n", "i1", 7)
     assert (row.key_id, row.model, row.reason) == ("key-1", "m", "stop")
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (20, 4, 11)
@@ -64,9 +91,8 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
 
 
 def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> None:
-    ledger = ledger_with("r")
-    prefilled: list[Lease] = []
-    ledger.on_prefilled = prefilled.append
+    reports = Reports()
+    ledger = ledger_with("r", reports=reports)
     for node_id, instance_id, request_id, origin in (
         ("n", "i1", "r", "router-2/key-1"),
         ("n", "i1", "x", "router-1/key-1"),
@@ -74,9 +100,9 @@ def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> N
         ("b", "i1", "r", "router-1/key-1"),
     ):
         ledger.on_began(node_id, instance_id, Began(request_id, origin))
-    assert prefilled == []
+    assert reports.prefilled == []
     ledger.on_began("n", "i1", Began("r", "router-1/key-1"))
-    assert prefilled == [lease("r")]
+    assert reports.prefilled == [lease("r")]
 
 
 @pytest.mark.parametrize("report_first", [True, False])
@@ -98,19 +124,20 @@ def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> N
 def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
     report_first: bool, outcome: str, reason: FinishReason, failed: bool | None
 ) -> None:
-    ledger = ledger_with("r")
-    told: list[Verdict] = []
-    ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
+    reports = Reports()
+    ledger = ledger_with("r", reports=reports)
     if not report_first:
         ledger.ended(lease(), 10.0, outcome)
     finished = msgspec.structs.replace(FINISHED, reason=reason)
     ledger.on_finished("n", "i1", finished)
     if report_first:
-        assert told == []
+        assert reports.verdicts == []
         ledger.ended(lease(), 10.0, outcome)
-    assert told == ([] if failed is None else [Verdict(lease(), 10.0, failed, finished)])
+    assert reports.verdicts == (
+        [] if failed is None else [Verdict(lease(), 10.0, failed, finished)]
+    )
     assert ledger.open_requests == 0
-    assert len(ledger.take_rows()) == 1
+    assert len(ledger.pop_rows()) == 1
 
 
 @pytest.mark.parametrize("report_first", [True, False])
@@ -118,17 +145,16 @@ def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
 def test_accounts_of_what_was_refused_say_nothing_of_the_node_and_count_no_tokens(
     report_first: bool, outcome: str
 ) -> None:
-    ledger = ledger_with("r")
-    told: list[Verdict] = []
-    ledger.on_refused = told.append
+    reports = Reports()
+    ledger = ledger_with("r", reports=reports)
     if not report_first:
         ledger.ended(lease(), 10.0, outcome)
     finished = msgspec.structs.replace(FINISHED, reason=FinishReason.REFUSED)
     ledger.on_finished("n", "i1", finished)
     if report_first:
         ledger.ended(lease(), 10.0, outcome)
-    assert told == [Verdict(lease(), 10.0, failed=False, accounts=finished)]
-    (row,) = ledger.take_rows()
+    assert reports.refused == [Verdict(lease(), 10.0, failed=False, accounts=finished)]
+    (row,) = ledger.pop_rows()
     assert (row.reason, row.prompt_tokens, row.seq) == ("refused", None, 7)
 
 
@@ -136,7 +162,7 @@ def test_a_request_that_is_accounted_for_and_still_runs_at_shutdown_is_one_row()
     ledger = ledger_with("r")
     ledger.on_finished("n", "i1", FINISHED)
     ledger.close_all()
-    assert [row.seq for row in ledger.take_rows()] == [7]
+    assert [row.seq for row in ledger.pop_rows()] == [7]
     assert ledger.open_requests == 0
 
 
@@ -144,9 +170,9 @@ def test_a_request_whose_node_died_is_written_without_counts() -> None:
     ledger = ledger_with("r")
     ledger.ended(lease(), 10.0, "node_failed")
     ledger.expire(10.0 + UNREPORTED_AFTER_S - 0.1)
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
     ledger.expire(10.0 + UNREPORTED_AFTER_S)
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.reason, row.prompt_tokens, row.ttft_s) == ("node_failed", None, None)
     assert (row.instance_id, row.seq, row.finished_at_s) == ("i1", 0, 500.0)
     assert ledger.open_requests == 0
@@ -158,7 +184,7 @@ def test_a_request_whose_caller_left_before_it_had_a_node_is_a_row_without_one(
     caplog.set_level(logging.INFO)
     ledger = ledger_with(log_requests=True)
     ledger.left(ticket("r"))
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.request_id, row.node_id, row.instance_id, row.seq) == ("r", "", "", 0)
     assert (row.key_id, row.model, row.reason) == ("key-1", "m", "cancelled")
     assert (row.prompt_tokens, row.completion_tokens, row.finished_at_s) == (None, None, 500.0)
@@ -169,7 +195,7 @@ def test_a_request_whose_caller_left_before_it_had_a_node_is_a_row_without_one(
 def test_a_request_that_still_runs_never_expires() -> None:
     ledger = ledger_with("r")
     ledger.expire(1e9)
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
     assert ledger.open_requests == 1
 
 
@@ -178,9 +204,9 @@ def test_requests_expire_in_the_order_of_their_ends() -> None:
     ledger.ended(lease("two"), 0.0, "served")
     ledger.ended(lease("one"), 5.0, "served")
     ledger.expire(UNREPORTED_AFTER_S)
-    assert [row.request_id for row in ledger.take_rows()] == ["two"]
+    assert [row.request_id for row in ledger.pop_rows()] == ["two"]
     ledger.expire(UNREPORTED_AFTER_S + 5.0)
-    assert [row.request_id for row in ledger.take_rows()] == ["one"]
+    assert [row.request_id for row in ledger.pop_rows()] == ["one"]
 
 
 def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
@@ -189,10 +215,10 @@ def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
     ledger.opened(ticket("again"), lease("again", attempt=2), "mini", "i1", reported=True)
     ledger.ended(lease("other"), 1.0, "served")
     ledger.expire(1.0 + UNREPORTED_AFTER_S)
-    assert [row.request_id for row in ledger.take_rows()] == ["again", "other"]
+    assert [row.request_id for row in ledger.pop_rows()] == ["again", "other"]
     ledger.ended(lease("again", attempt=2), 50.0, "served")
     ledger.expire(50.0 + UNREPORTED_AFTER_S)
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.request_id, row.reason) == ("again.2", "served")
 
 
@@ -202,9 +228,8 @@ AGAIN = proven(msgspec.structs.replace(FINISHED, request_id="r.2"))
 
 @pytest.mark.parametrize("report_first", [True, False])
 def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -> None:
-    ledger = ledger_with("r")
-    told: list[Verdict] = []
-    ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
+    reports = Reports()
+    ledger = ledger_with("r", reports=reports)
     ledger.ended(lease(), 5.0, "node_failed")
     again = lease(attempt=2)
     ledger.opened(ticket(), again, "mini", "i1", reported=True)
@@ -214,31 +239,28 @@ def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -
     ledger.ended(again, 10.0, "served")
     if not report_first:
         ledger.on_finished("n", "i1", AGAIN)
-    assert told == [Verdict(again, 10.0, failed=False, accounts=AGAIN)]
-    rows = {row.request_id: row.reason for row in ledger.take_rows()}
+    assert reports.verdicts == [Verdict(again, 10.0, failed=False, accounts=AGAIN)]
+    rows = {row.request_id: row.reason for row in ledger.pop_rows()}
     assert rows == {"r": "cancelled", "r.2": "stop"}
     assert ledger.open_requests == 0
 
 
 def test_an_answer_that_was_left_tells_what_was_cached_once_it_had_begun() -> None:
-    ledger = ledger_with("r", "s")
-    told: list[Verdict] = []
-    cut: list[Verdict] = []
-    ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
-    ledger.on_cut = lambda verdict, _ticket: cut.append(verdict)
+    reports = Reports()
+    ledger = ledger_with("r", "s", reports=reports)
     for name in ("r", "s"):
         ledger.ended(lease(name), 5.0, "cancelled")
     ledger.on_finished("n", "i1", CANCELLED)
     unbegun = proven(msgspec.structs.replace(CANCELLED, request_id="s", ttft_s=None))
     ledger.on_finished("n", "i1", unbegun)
-    assert told == []
-    assert cut == [Verdict(lease("r"), 5.0, failed=False, accounts=CANCELLED)]
+    assert reports.verdicts == []
+    assert reports.disconnected == [Verdict(lease("r"), 5.0, failed=False, accounts=CANCELLED)]
 
 
 def test_a_foreign_server_s_request_is_written_at_its_end() -> None:
     ledger = ledger_with("r", reported=False)
     ledger.ended(lease(), 10.0, "served")
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.reason, row.completion_tokens) == ("served", None)
     assert ledger.open_requests == 0
 
@@ -246,14 +268,14 @@ def test_a_foreign_server_s_request_is_written_at_its_end() -> None:
 def test_the_end_of_an_unknown_request_is_passed_over() -> None:
     ledger = ledger_with()
     ledger.ended(lease("x"), 1.0, "served")
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
 
 
 @pytest.mark.parametrize("origin", ["router-2/key-1", "router-10/key-1", "", "router-1"])
 def test_accounts_of_other_routers_are_ignored_on_replay(origin: str) -> None:
     ledger = ledger_with("r")
     ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, origin=origin))
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
     assert ledger.open_requests == 1
 
 
@@ -276,29 +298,29 @@ def test_accounts_of_what_a_node_was_never_given_or_that_cannot_be_so_are_droppe
     for _ in range(100):
         ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, **changes))
     ledger.on_finished("b", "i1", FINISHED)
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
     assert len([line for line in caplog.messages if "accounts of node n" in line]) == 1
     assert len([line for line in caplog.messages if "accounts of node b" in line]) == 1
     ledger.ended(lease(), 10.0, "served")
     ledger.expire(10.0 + UNREPORTED_AFTER_S)
-    (row,) = ledger.take_rows()
+    (row,) = ledger.pop_rows()
     assert (row.request_id, row.prompt_tokens) == ("r", None)
 
 
 def test_accounts_replayed_after_a_restart_of_the_router_are_rows() -> None:
     ledger = ledger_with()
     ledger.on_finished("n", "i1", FINISHED)
-    assert [row.request_id for row in ledger.take_rows()] == ["r"]
+    assert [row.request_id for row in ledger.pop_rows()] == ["r"]
 
 
 def test_rows_are_handed_out_once_and_given_back_in_order() -> None:
     ledger = ledger_with("one", "two", reported=False)
     ledger.ended(lease("one"), 1.0, "served")
-    rows = ledger.take_rows()
-    assert ledger.take_rows() == []
+    rows = ledger.pop_rows()
+    assert ledger.pop_rows() == []
     ledger.ended(lease("two"), 1.0, "served")
-    ledger.give_back(rows)
-    assert [row.request_id for row in ledger.take_rows()] == ["one", "two"]
+    ledger.push_back_rows(rows)
+    assert [row.request_id for row in ledger.pop_rows()] == ["one", "two"]
 
 
 def test_of_too_many_rows_that_wait_the_oldest_are_lost_and_counted(
@@ -309,22 +331,22 @@ def test_of_too_many_rows_that_wait_the_oldest_are_lost_and_counted(
     ledger = ledger_with(*names, reported=False)
     for name in names:
         ledger.ended(lease(name), 1.0, "served")
-    assert [row.request_id for row in ledger.take_rows(2)] == ["a", "b"]
-    rows = ledger.take_rows(9)
+    assert [row.request_id for row in ledger.pop_rows(2)] == ["a", "b"]
+    rows = ledger.pop_rows(9)
     assert (ledger.waiting_rows, ledger.lost_rows) == (0, 0)
-    ledger.give_back(rows + rows[:1])
+    ledger.push_back_rows(rows + rows[:1])
     assert (ledger.waiting_rows, ledger.lost_rows) == (3, 1)
-    assert [row.request_id for row in ledger.take_rows(9)] == ["d", "e", "c"]
+    assert [row.request_id for row in ledger.pop_rows(9)] == ["d", "e", "c"]
 
 
 def test_at_shutdown_every_open_request_is_written() -> None:
     ledger = ledger_with("running", "ended")
     ledger.ended(lease("ended"), 1.0, "cancelled")
     ledger.close_all()
-    reasons = {row.request_id: row.reason for row in ledger.take_rows()}
+    reasons = {row.request_id: row.reason for row in ledger.pop_rows()}
     assert reasons == {"running": "unreported", "ended": "cancelled"}
     ledger.expire(1e9)
-    assert ledger.take_rows() == []
+    assert ledger.pop_rows() == []
 
 
 def test_a_finished_request_is_one_line_for_a_person() -> None:

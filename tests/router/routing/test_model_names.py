@@ -73,15 +73,15 @@ def test_an_alias_means_the_first_of_its_models_that_some_node_has() -> None:
     names = names_with("small")
     names.put(alias("auto", "large", "small"))
     assert names.resolve("auto") == "small"
-    assert [target.is_known for target in names.road("auto").targets] == [False, True]
+    assert [target.is_known for target in names.route("auto").targets] == [False, True]
     assert "auto" in names.listed()
 
 
 def test_an_alias_may_bear_its_first_model_s_own_name() -> None:
     names = names_with("large", "small")
     names.put(alias("large", "large", "small"))
-    assert [target.model for target in names.road("large").targets] == ["large", "small"]
-    assert [target.model for target in names.road("small").targets] == ["small"]
+    assert [target.model for target in names.route("large").targets] == ["large", "small"]
+    assert [target.model for target in names.route("small").targets] == ["small"]
 
 
 def test_a_pattern_means_every_name_that_fits_it_and_is_not_listed() -> None:
@@ -146,25 +146,25 @@ def test_of_a_long_unknown_name_only_the_beginning_is_compared_and_repeated() ->
 def test_a_paid_server_s_model_is_reached_by_an_alias_only() -> None:
     names = with_paid("large")
     names.put(alias("auto", "m", "large"))
-    assert [target.is_paid for target in names.road("auto").targets] == [False, True]
+    assert [target.is_paid for target in names.route("auto").targets] == [False, True]
     assert names.listed() == {"m", "auto"}
     with pytest.raises(UnknownModel, match="Only a paid server"):
-        names.road("large")
+        names.route("large")
 
 
 def test_a_model_that_others_have_too_is_paid_for_only_where_its_server_is_named() -> None:
     names = with_paid("m")
     names.put(alias("auto", "m", "m@cloud"))
-    free, paid = names.road("auto").targets
+    free, paid = names.route("auto").targets
     assert (free.model, free.node_id, free.is_paid) == ("m", "", False)
     assert (paid.model, paid.node_id, paid.is_paid) == ("m", "id-cloud", True)
-    assert not names.road("m").targets[0].is_paid
+    assert not names.route("m").targets[0].is_paid
 
 
 def test_a_model_name_with_an_at_sign_is_no_node_s() -> None:
     names = with_paid("large", free=("m@cloud",))
-    (target,) = names.road("m@cloud").targets
+    (target,) = names.route("m@cloud").targets
     assert (target.model, target.node_id) == ("m@cloud", "")
     names.put(alias("odd", "m@nowhere"))
     with pytest.raises(UnknownModel):
-        names.road("odd")
+        names.route("odd")

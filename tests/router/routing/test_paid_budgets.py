@@ -19,7 +19,7 @@ from router.records.ledger import (
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
-    Ended,
+    UnreportedAttempt,
 )
 from router.routing.paid_budgets import (
     ANSWER_TOKENS,
@@ -45,18 +45,20 @@ class World:
         self.fleet.add(replace(node_record("http://p", "p", "openai"), prices=prices))
         self.fleet.heard("id-p", node_status(model_status("m")))
         self.clock = FakeClock(NEW_YEAR_S - 3600)
-        self.budgets = Budgets(self.fleet, {"key-1": spent} if spent else {}, self.clock)
+        charged = {"key-1": spent} if spent else {}
+        self.budgets = Budgets(self.fleet, charged, self.clock, lambda _lease, _cost: None)
 
     def charge(self, ticket: Ticket, outcome: str, **fields: Any) -> float | None:
-        return self.budgets.charge(ticket, lease(node_id="id-p"), Ended(outcome, **fields))
+        attempt = UnreportedAttempt(outcome, **fields)
+        return self.budgets.charge(ticket, lease(node_id="id-p"), attempt)
 
 
 def caller(budget: float | None = 1.0) -> Caller:
     return msgspec.structs.replace(ticket().caller, paid_budget=budget)
 
 
-def paid(may_cost: float = 0.5, request_id: str = "r") -> Ticket:
-    return ticket(request_id, may_cost=may_cost, caller=caller())
+def paid(cost_bound: float = 0.5, request_id: str = "r") -> Ticket:
+    return ticket(request_id, cost_bound=cost_bound, caller=caller())
 
 
 def test_a_request_is_taken_to_cost_its_prompt_and_its_longest_answer() -> None:
@@ -67,16 +69,16 @@ def test_a_request_is_taken_to_cost_its_prompt_and_its_longest_answer() -> None:
     assert chain is not None
     prompt = chain.sizes[-1] * TOKENS_PER_BYTE
     expected = pytest.approx((prompt * 2 + 100 * 10) / 1e6, rel=1e-3)
-    assert budgets.most_cost(CLOUD, fields, chain) == expected
+    assert budgets.cost_bound(CLOUD, fields, chain) == expected
     three = fields | read_fields(b'{"n":3}')
-    assert budgets.most_cost(CLOUD, three, chain) == pytest.approx(
+    assert budgets.cost_bound(CLOUD, three, chain) == pytest.approx(
         (prompt * 2 + 300 * 10) / 1e6, rel=1e-3
     )
     without = {name: value for name, value in fields.items() if name != "max_tokens"}
-    assert budgets.most_cost(CLOUD, without, chain) == pytest.approx(
+    assert budgets.cost_bound(CLOUD, without, chain) == pytest.approx(
         (prompt * 2 + ANSWER_TOKENS * 10) / 1e6, rel=1e-3
     )
-    assert budgets.most_cost(Target("m"), fields, chain) == 0.0
+    assert budgets.cost_bound(Target("m"), fields, chain) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -91,20 +93,20 @@ def test_a_request_is_taken_to_cost_its_prompt_and_its_longest_answer() -> None:
 def test_each_answer_to_each_prompt_costs(body: bytes, answers: int) -> None:
     fields = read_fields(body)
     chain = Chainer().chain(fields, "/v1/completions", "m")
-    cost = World().budgets.most_cost(CLOUD, fields, chain)
+    cost = World().budgets.cost_bound(CLOUD, fields, chain)
     assert cost == pytest.approx(answers * 100 * 10 / 1e6, rel=0.1)
 
 
 @pytest.mark.parametrize("value", [b"0", b"-5", b"null", b'"9"', b"[]", b"1e999", b"true"])
 def test_a_limit_that_is_none_is_as_if_it_were_not_there(value: bytes) -> None:
     fields = read_fields(b'{"max_tokens":%b,"max_output_tokens":7}' % value)
-    cost = World().budgets.most_cost(CLOUD, fields, None)
+    cost = World().budgets.cost_bound(CLOUD, fields, None)
     assert cost < 100 * 10 / 1e6
 
 
 def test_what_the_router_cannot_read_counts_by_its_length() -> None:
     fields = read_fields(b'{"prompt":["%b",[1]],"max_tokens":1}' % (b"x" * 100_000))
-    cost = World().budgets.most_cost(CLOUD, fields, None)
+    cost = World().budgets.cost_bound(CLOUD, fields, None)
     assert cost == pytest.approx(100_000 * TOKENS_PER_BYTE * 2 / 1e6, rel=0.01)
 
 
@@ -126,14 +128,14 @@ def test_what_requests_in_flight_may_cost_is_held() -> None:
     world = World()
     held = (paid(0.5, "1"), paid(0.4, "2"))
     for each in held:
-        world.budgets.hold(each)
+        world.budgets.reserve(each)
     world.budgets.check(caller(), 0.1)
     with pytest.raises(PaidBudgetUsed):
         world.budgets.check(caller(), 0.2)
     other = msgspec.structs.replace(caller(), key_id="key-2")
     world.budgets.check(other, 1.0)
     # The first one goes on to a model that is free.
-    world.budgets.hold(msgspec.structs.replace(held[0], may_cost=None))
+    world.budgets.reserve(msgspec.structs.replace(held[0], cost_bound=None))
     world.budgets.check(caller(), 0.6)
     world.budgets.release(held[1])
     world.budgets.check(caller(), 1.0)

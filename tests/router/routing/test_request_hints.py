@@ -10,7 +10,7 @@ import pytest
 
 from node.protocol.prefix import read_fields
 from router.errors import BadRequest, Forbidden
-from router.routing.request_hints import MAX_ID_CHARS, Asked, hints, read_headers
+from router.routing.request_hints import MAX_ID_CHARS, RoutingHeaders, hints, read_headers
 from router.types import Caller, Hints, Priority
 
 CHAT = "/v1/chat/completions"
@@ -24,7 +24,7 @@ def caller(owner: str = "1234567890", priority: Priority = Priority.DEFAULT) -> 
     return Caller("k", "key", frozenset(("inference",)), owner, priority=priority)
 
 
-def read(priority: Priority = Priority.DEFAULT, /, **headers: str) -> Asked:
+def read(priority: Priority = Priority.DEFAULT, /, **headers: str) -> RoutingHeaders:
     raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
     return read_headers([(b"host", b"x"), *raw], caller(priority=priority))
 
@@ -32,12 +32,12 @@ def read(priority: Priority = Priority.DEFAULT, /, **headers: str) -> Asked:
 def hinted(
     body: dict[str, Any],
     path: str = CHAT,
-    asked: Asked | None = None,
+    asked: RoutingHeaders | None = None,
     owner: str = "o",
     model: str = "m",
 ) -> Hints:
     fields = read_fields(json.dumps({"model": "its alias", **body}).encode())
-    return hints(asked or Asked(), fields, path, caller(owner), model)
+    return hints(asked or RoutingHeaders(), fields, path, caller(owner), model)
 
 
 def scoped(session: str, parent: str = "") -> Hints:
@@ -82,9 +82,9 @@ def test_headers_name_a_session_and_where_it_came_from(
 
 
 def test_what_no_header_says_is_the_key_s_own_class_and_no_deadline() -> None:
-    assert read() == Asked()
-    assert read(Priority.BATCH) == Asked(priority=Priority.BATCH)
-    assert read(Priority.BATCH, x_session_id="S") == Asked("S", priority=Priority.BATCH)
+    assert read() == RoutingHeaders()
+    assert read(Priority.BATCH) == RoutingHeaders(priority=Priority.BATCH)
+    assert read(Priority.BATCH, x_session_id="S") == RoutingHeaders("S", priority=Priority.BATCH)
 
 
 # --- class, deadline, decision ---
@@ -123,7 +123,7 @@ def test_what_is_no_deadline_is_refused_by_its_header(value: str) -> None:
     ("value", "wanted"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("", False)]
 )
 def test_who_wants_to_see_the_decision_says_so(value: str, wanted: bool) -> None:
-    assert read(x_fleet_decision=value).wants_decision is wanted
+    assert read(x_fleet_decision=value).shows_decision is wanted
 
 
 # --- sessions by bodies ---
@@ -175,13 +175,13 @@ def test_what_is_no_text_names_nothing(value: object) -> None:
 
 def test_a_text_that_cannot_be_read_names_nothing() -> None:
     fields = read_fields(b'{"model": "m", "user": "\xff"}')
-    assert hints(Asked(), fields, CHAT, caller(), "m") == Hints()
+    assert hints(RoutingHeaders(), fields, CHAT, caller(), "m") == Hints()
 
 
 def test_a_header_goes_before_the_body() -> None:
-    assert hinted({"prompt_cache_key": "B", "user": "U"}, asked=Asked("S")) == scoped("S")
-    assert hinted({"prompt_cache_key": "B"}, asked=Asked(parent="P")) == scoped("B", "P")
-    assert hinted({"user": "U"}, asked=Asked(parent="P")) == scoped("", "P")
+    assert hinted({"prompt_cache_key": "B", "user": "U"}, asked=RoutingHeaders("S")) == scoped("S")
+    assert hinted({"prompt_cache_key": "B"}, asked=RoutingHeaders(parent="P")) == scoped("B", "P")
+    assert hinted({"user": "U"}, asked=RoutingHeaders(parent="P")) == scoped("", "P")
 
 
 # --- names ---
@@ -200,4 +200,4 @@ def test_a_long_name_is_known_by_its_hash() -> None:
     named = hinted({"prompt_cache_key": long}).session
     assert len(named) <= len("o/'m'/") + MAX_ID_CHARS
     assert named != hinted({"prompt_cache_key": long + "x"}).session
-    assert hinted({}, asked=Asked(long)).session == named
+    assert hinted({}, asked=RoutingHeaders(long)).session == named

@@ -31,36 +31,36 @@ def turn(*said: str, scope: str = SCOPE, **named: str) -> Turn:
 
 def test_a_session_that_its_client_names_is_known_by_that_whatever_is_said() -> None:
     table = LastTargets()
-    table.answered(turn("hello", session="s"), B, 1.0)
+    table.served(turn("hello", session="s"), B, 1.0)
     assert table.find(turn("something else", session="s"), 2.0) == B.key == "b@n"
     assert table.find(turn(session="s"), 2.0) == B.key
     assert table.find(turn("hello", session="t"), 2.0) == ""
     assert table.find(turn("hello", session="s", scope="bob/'auto'/"), 2.0) == ""
-    table.answered(turn("more", session="s"), A, 3.0)
+    table.served(turn("more", session="s"), A, 3.0)
     assert table.find(turn("hello", session="s"), 4.0) == A.key
     assert len(table) == 1
 
 
 def test_a_session_without_a_name_is_known_by_what_it_goes_on_from() -> None:
     table = LastTargets()
-    table.answered(turn("hello"), B, 1.0)
+    table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello", "hi", "and then?"), 2.0) == B.key
     assert table.find(turn("hallo", "hi", "and then?"), 2.0) == ""
     assert table.find(turn("hello", "hi", "and then?", scope="bob/'auto'/"), 2.0) == ""
-    table.answered(turn("hello", "hi", "and then?"), A, 3.0)
+    table.served(turn("hello", "hi", "and then?"), A, 3.0)
     longer = turn("hello", "hi", "and then?", "nothing", "why?")
     assert table.find(longer, 4.0) == A.key
 
 
 def test_equal_first_prompts_are_no_one_session() -> None:
     table = LastTargets()
-    table.answered(turn("hello"), B, 1.0)
+    table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello"), 2.0) == ""
 
 
 def test_what_goes_on_from_a_stored_response_is_of_its_session() -> None:
     table = LastTargets()
-    table.answered(turn("hello", stored_as="r1"), B, 1.0)
+    table.served(turn("hello", stored_as="r1"), B, 1.0)
     assert table.find(turn("more", follows="r1", stored_as="r2"), 2.0) == B.key
     assert table.find(turn("more", follows="r9"), 2.0) == ""
 
@@ -68,7 +68,7 @@ def test_what_goes_on_from_a_stored_response_is_of_its_session() -> None:
 def test_what_is_said_far_back_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sticky_targets, "MOST_ITEMS", 3)
     table = LastTargets()
-    table.answered(turn("hello"), B, 1.0)
+    table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello", "a", "b"), 2.0) == B.key
     assert table.find(turn("hello", "a", "b", "c"), 2.0) == ""
 
@@ -77,15 +77,15 @@ def test_sessions_are_forgotten_when_they_are_quiet_or_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = LastTargets()
-    table.answered(turn(session="s"), B, 0.0)
+    table.served(turn(session="s"), B, 0.0)
     assert table.find(turn(session="s"), TTL_S - 1) == B.key
     assert table.find(turn(session="s"), TTL_S) == ""
-    table.answered(turn(session="t"), B, TTL_S)
+    table.served(turn(session="t"), B, TTL_S)
     assert len(table) == 1
     monkeypatch.setattr(sticky_targets, "MAX_KNOWN", 2)
-    table.answered(turn(session="u"), A, TTL_S + 1)
-    table.answered(turn(session="t"), A, TTL_S + 2)
-    table.answered(turn(session="v"), A, TTL_S + 3)
+    table.served(turn(session="u"), A, TTL_S + 1)
+    table.served(turn(session="t"), A, TTL_S + 2)
+    table.served(turn(session="v"), A, TTL_S + 3)
     assert table.find(turn(session="u"), TTL_S + 4) == ""
     assert table.find(turn(session="t"), TTL_S + 4) == A.key
     assert len(table) == 2

@@ -7,9 +7,9 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 
-from router.scheduler.admission import LOOK_S
+from router.scheduler.admission import SCAN_INTERVAL_S
 from router.scheduler.queue import AdmissionLimits
-from router.scheduler.queue_scan import LOOK_TICKETS
+from router.scheduler.queue_scan import SCAN_TICKETS
 from router.scheduler.rejects import MAX_RETRY_AFTER_S, RETRY_AFTER_S
 from router.types import (
     PATH_COUNT_TOKENS,
@@ -143,7 +143,7 @@ def test_a_stream_that_says_nothing_for_long_does_not_keep_others_for_ever() -> 
     for number in range(3):
         fleet.ask(asking(f"{number}", 1_000))
     for _ in range(40):
-        fleet.now_s += LOOK_S
+        fleet.now_s += SCAN_INTERVAL_S
         fleet.scheduler.on_time(fleet.moment)
     assert fleet.scheduler.queued == 0
 
@@ -165,7 +165,7 @@ def test_while_a_prefill_is_overdue_the_queue_is_looked_at_no_more_than_usual() 
         fleet.scheduler.on_time(fleet.moment)
     overdue = [each for each in wakes_s if each > work_s]
     assert overdue[-1] == pytest.approx(2 * work_s + 1.0, abs=0.3)
-    assert len(overdue) <= (work_s + 1.0) / LOOK_S + 3
+    assert len(overdue) <= (work_s + 1.0) / SCAN_INTERVAL_S + 3
 
 
 def test_what_was_left_by_all_is_offered_to_who_is_new_though_many_wait_before() -> None:
@@ -173,10 +173,10 @@ def test_what_was_left_by_all_is_offered_to_who_is_new_though_many_wait_before()
     for name in "ab":
         fleet.prefixes.hold(name, chain(ord(name), 1), 60_000)
     leases = [fleet.lease(asking(name, 5_000, pinned_node_id=name)) for name in "ab"]
-    for number in range(2 * LOOK_TICKETS):
+    for number in range(2 * SCAN_TICKETS):
         queued(fleet.ask(asking(f"{number}", 60_100, of=ord("a"))))
     assert fleet.scheduler.in_flight("c") == 0
-    fleet.now_s += 2 * LOOK_S
+    fleet.now_s += 2 * SCAN_INTERVAL_S
     assert looks(fleet) == {}
     assert granted(fleet.ask(asking("cold", 3_000))).node_id == "c"
     assert leases
@@ -195,7 +195,7 @@ def looks(fleet: Fleet) -> dict[str, str]:
     return begun
 
 
-@pytest.mark.parametrize("before", [LOOK_TICKETS - 1, LOOK_TICKETS, 3 * LOOK_TICKETS])
+@pytest.mark.parametrize("before", [SCAN_TICKETS - 1, SCAN_TICKETS, 3 * SCAN_TICKETS])
 def test_what_the_first_leave_is_for_those_behind_them_before_it_is_for_who_comes(
     before: int,
 ) -> None:
@@ -209,7 +209,7 @@ def test_what_the_first_leave_is_for_those_behind_them_before_it_is_for_who_come
     queued(fleet.ask(asking("cold", 20_000)))
     fleet.now_s = 3.0
     begun = names(fleet.first(busy["b"]))
-    if before > LOOK_TICKETS:
+    if before > SCAN_TICKETS:
         queued(fleet.ask(asking("new", 30_000)))
     assert (begun, looks(fleet)) in ((["cold"], {}), ([], {"cold": "b"}))
 
@@ -217,15 +217,15 @@ def test_what_the_first_leave_is_for_those_behind_them_before_it_is_for_who_come
 def test_what_becomes_free_while_others_are_asked_is_offered_to_all() -> None:
     fleet = Fleet(*agents("a", "b", "c", memory_tokens=10_000_000))
     busy = {name: fleet.lease(asking(name, 3_000, pinned_node_id=name)) for name in "abc"}
-    for number in range(3 * LOOK_TICKETS):
+    for number in range(3 * SCAN_TICKETS):
         warm = asking(f"{number}", 60_000, of=500 + number)
         assert warm.chain is not None
-        fleet.prefixes.hold("c" if number == LOOK_TICKETS else "a", warm.chain, 59_900)
+        fleet.prefixes.hold("c" if number == SCAN_TICKETS else "a", warm.chain, 59_900)
         queued(fleet.ask(warm))
     fleet.now_s = 3.0
     assert names(fleet.first(busy["b"])) == []
     assert names(fleet.first(busy["c"])) == []
-    assert looks(fleet) == {f"{LOOK_TICKETS}": "c"}
+    assert looks(fleet) == {f"{SCAN_TICKETS}": "c"}
 
 
 def test_a_waiting_request_takes_another_node_when_that_is_better_by_now() -> None:
@@ -235,7 +235,7 @@ def test_a_waiting_request_takes_another_node_when_that_is_better_by_now() -> No
     fleet.lease(asking("2", 30_000, pinned_node_id="b"))
     queued(fleet.ask(asking("3", 10_000, of=7)))
     fleet.prefixes.held.clear()
-    lease = next(iter(fleet.scheduler.on_left("none", fleet.moment)), None)
+    lease = next(iter(fleet.scheduler.on_disconnect("none", fleet.moment)), None)
     assert lease is None
     fleet.now_s = 2.0
     fleet.views = agents("a", "b", "c")
@@ -376,7 +376,7 @@ def test_who_leaves_the_queue_is_not_heard_of_again() -> None:
     fleet = Fleet(*agents("a"))
     lease = fleet.lease(asking("0", 5_000))
     queued(fleet.ask(asking("1", 1_000)))
-    assert fleet.scheduler.on_left("1", fleet.moment) == []
+    assert fleet.scheduler.on_disconnect("1", fleet.moment) == []
     assert fleet.scheduler.queued == 0
     assert fleet.first(lease) == []
     assert fleet.scheduler.wake_s() is None
@@ -493,7 +493,7 @@ def test_a_reason_names_the_term_that_made_the_difference() -> None:
 def test_those_for_whom_nothing_is_free_hold_up_nobody() -> None:
     fleet = Fleet(node_view("a", cached_model("x")), node_view("b", cached_model("m")))
     fleet.lease(asking("big", 9_000, model="x"))
-    for number in range(LOOK_TICKETS + 6):
+    for number in range(SCAN_TICKETS + 6):
         queued(fleet.ask(asking(f"x{number}", 100, model="x")))
     assert granted(fleet.ask(asking("m", 1_000, model="m"))).node_id == "b"
 
@@ -501,7 +501,7 @@ def test_those_for_whom_nothing_is_free_hold_up_nobody() -> None:
 def test_those_that_are_pinned_to_a_busy_node_hold_up_nobody() -> None:
     fleet = Fleet(*agents("a", "b"))
     fleet.lease(asking("big", 9_000, pinned_node_id="a"))
-    for number in range(LOOK_TICKETS + 6):
+    for number in range(SCAN_TICKETS + 6):
         queued(fleet.ask(asking(f"p{number}", 100, pinned_node_id="a")))
     assert granted(fleet.ask(asking("m", 1_000))).node_id == "b"
 
@@ -546,13 +546,13 @@ def test_an_idle_node_is_not_ruled_out_by_a_guess_of_its_speed() -> None:
 def test_a_long_queue_is_not_priced_at_each_event() -> None:
     fleet = Fleet(*agents("a", "b"))
     lease, _ = (fleet.lease(asking(name, 5_000)) for name in "12")
-    for number in range(4 * LOOK_TICKETS):
+    for number in range(4 * SCAN_TICKETS):
         queued(fleet.ask(asking(f"waits {number}", 5_000)))
     asked = fleet.prefixes.asked
     assert fleet.scheduler.on_time(fleet.moment) == []
     assert fleet.prefixes.asked == asked
     assert len(fleet.first(lease)) == 1
-    assert fleet.prefixes.asked - asked <= 2 * (LOOK_TICKETS + 1)
+    assert fleet.prefixes.asked - asked <= 2 * (SCAN_TICKETS + 1)
 
 
 def test_what_nobody_wanted_is_offered_to_who_comes_and_asked_about_no_more() -> None:

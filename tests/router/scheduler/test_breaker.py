@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from router.scheduler.breaker import (
     FIRST_OPEN_S,
-    MAX_HELD_S,
+    MAX_BACKOFF_S,
     MAX_OPEN_S,
     MAX_RECENT,
-    MIN_HELD_S,
+    MIN_BACKOFF_S,
     MIN_OUTCOMES,
     RECENT_S,
     Circuit,
@@ -133,42 +133,43 @@ def test_outcomes_are_forgotten_after_their_time_and_above_their_number() -> Non
 
 
 @pytest.mark.parametrize(
-    ("told_s", "held_s"), [(None, MIN_HELD_S), (0, MIN_HELD_S), (7, 7.0), (3600, MAX_HELD_S)]
+    ("told_s", "backoff_s"),
+    [(None, MIN_BACKOFF_S), (0, MIN_BACKOFF_S), (7, 7.0), (3600, MAX_BACKOFF_S)],
 )
 def test_a_request_that_is_turned_away_keeps_others_away_for_the_time_that_was_told(
-    told_s: int | None, held_s: float
+    told_s: int | None, backoff_s: float
 ) -> None:
     circuit = Circuit()
-    circuit.hold(10.0, told_s)
-    assert circuit.bars(10.0 + held_s - 0.01)
-    assert not circuit.bars(10.0 + held_s)
+    circuit.back_off(10.0, told_s)
+    assert circuit.blocks(10.0 + backoff_s - 0.01)
+    assert not circuit.blocks(10.0 + backoff_s)
     assert circuit.state(10.0) is BreakerState.CLOSED and circuit.counts() == (0, 0)
 
 
 def test_of_several_that_are_turned_away_the_longest_wait_counts() -> None:
     circuit = Circuit()
-    circuit.hold(0.0, 30)
-    circuit.hold(1.0, None)
-    assert circuit.bars(29.0)
-    circuit.hold(5.0, 40)
-    assert circuit.bars(44.0) and not circuit.bars(45.0)
+    circuit.back_off(0.0, 30)
+    circuit.back_off(1.0, None)
+    assert circuit.blocks(29.0)
+    circuit.back_off(5.0, 40)
+    assert circuit.blocks(44.0) and not circuit.blocks(45.0)
 
 
 def test_only_an_answer_to_a_later_request_ends_the_wait() -> None:
     circuit = Circuit()
-    assert not circuit.end_hold(1.0)
-    circuit.hold(2.0, 30)
-    assert not circuit.end_hold(1.0)
-    assert circuit.bars(3.0)
-    assert circuit.end_hold(3.0)
-    assert not circuit.bars(3.0)
+    assert not circuit.end_back_off(1.0)
+    circuit.back_off(2.0, 30)
+    assert not circuit.end_back_off(1.0)
+    assert circuit.blocks(3.0)
+    assert circuit.end_back_off(3.0)
+    assert not circuit.blocks(3.0)
 
 
 def test_a_wait_neither_opens_nor_closes_a_breaker() -> None:
     circuit = Circuit()
     fail(circuit, 0.0)
-    circuit.hold(0.5, None)
-    assert circuit.bars(1.2)
+    circuit.back_off(0.5, None)
+    assert circuit.blocks(1.2)
     assert circuit.state(1.2) is BreakerState.HALF_OPEN
     assert fail(circuit, 1.6) == 2.0 * FIRST_OPEN_S
 
@@ -247,7 +248,7 @@ def test_an_agent_that_began_anew_has_failed_nobody_yet() -> None:
 
 def turned_away(fleet: Fleet, lease: Lease, retry_after_s: int | None = None) -> Lease:
     """The lease that its ticket gets instead."""
-    actions = fleet.scheduler.on_failed(lease, fleet.moment, Failure.TURNED_AWAY, retry_after_s)
+    actions = fleet.scheduler.on_failed(lease, fleet.moment, Failure.BUSY, retry_after_s)
     return granted(actions)
 
 
@@ -270,7 +271,7 @@ def test_the_only_node_is_asked_again_though_it_told_to_wait() -> None:
     fleet = Fleet(node_view("a"))
     for number in range(2):
         lease = fleet.lease(asking(f"{number}"))
-        args = lease, fleet.moment, Failure.TURNED_AWAY, 7
+        args = lease, fleet.moment, Failure.BUSY, 7
         rejected(fleet.scheduler.on_failed(*args))
     served = fleet.lease(asking("then"))
     assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
@@ -295,9 +296,9 @@ def test_a_trial_that_is_turned_away_leaves_the_breaker_as_it_is() -> None:
     fleet.done(on_a(fleet, "1"), failed=True)
     fleet.now_s = FIRST_OPEN_S
     trial = on_a(fleet, "2")
-    args = trial, fleet.moment, Failure.TURNED_AWAY, None
+    args = trial, fleet.moment, Failure.BUSY, None
     rejected(fleet.scheduler.on_failed(*args))
     assert states(fleet) == [("a", "half_open", 1, 1)]
     assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
-    fleet.now_s += MIN_HELD_S
+    fleet.now_s += MIN_BACKOFF_S
     assert failure_penalty_s(fleet) == 0.0

@@ -31,7 +31,7 @@ from router.records.decisions import Decisions
 from router.records.metrics import Metrics
 from router.scheduler.placement import PIPELINE_S
 from router.scheduler.queue import AdmissionLimits
-from router.scheduler.residency import claim, may_load
+from router.scheduler.residency import can_load, displacement
 from router.scheduler.scheduler import MAX_ATTEMPTS, Scheduler
 from router.states import ACTIVE, CORDONED
 from router.types import (
@@ -164,7 +164,7 @@ class World:
         try:
             return await node.serve(lease, fate, lambda: self.begin(lease, fate))
         except NodeError:
-            return self.chance.choice((Failure.ANSWERED, Failure.TURNED_AWAY))
+            return self.chance.choice((Failure.ANSWERED, Failure.BUSY))
         finally:
             self.running.pop(ticket.request_id, None)
 
@@ -200,12 +200,12 @@ class World:
         assert view.state == ACTIVE
         assert ticket.pinned_node_id in ("", decision.node_id)
         failed = self.failed.get(ticket.request_id, {})
-        assert failed.get(decision.node_id) not in (Failure.ANSWERED, Failure.TURNED_AWAY)
+        assert failed.get(decision.node_id) not in (Failure.ANSWERED, Failure.BUSY)
         assert terms is not None and ticket.chain is not None
         key = decision.node_id, ticket.model
         if decision.node_id != SERVER and key not in self.partly:
             depth = self.told.get(key, {}).get(self.chain_name(ticket), 0)
-            assert terms.held_positions <= min(depth, len(ticket.chain))
+            assert terms.cached_positions <= min(depth, len(ticket.chain))
 
     # --- what happens ---
 
@@ -250,7 +250,7 @@ class World:
         self.decide(None)
 
     def fail(self) -> None:
-        hows = Failure.BROKEN, Failure.ANSWERED, Failure.TURNED_AWAY
+        hows = Failure.BROKEN, Failure.ANSWERED, Failure.BUSY
         self.decide(self.chance.choice(hows))
 
     def decide(self, how: Failure | None) -> None:
@@ -443,15 +443,15 @@ class World:
         if view is None or view.status is None or book is None:
             return False
         status = next(each for each in view.status.models if each.name == model)
-        claimed = claim(book, view.status, status)
-        return model in book.closed or not may_load(claimed, self.clock.now_s)
+        claimed = displacement(book, view.status, status)
+        return model in book.closed or not can_load(claimed, self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:
         """Of a ticket that waits, by what was known of it when it came; and those of its best
         node."""
-        ask = self.scheduler._admission._queue._tickets[ticket_id].ask
+        estimate = self.scheduler._admission._queue._tickets[ticket_id].estimate
         moment = Moment(self.clock.now_s, self.fleet.snapshot)
-        choice = self.scheduler._placement.decide(ask, moment, {})
+        choice = self.scheduler._placement.decide(estimate, moment, {})
         return choice.terms, choice.chosen if choice.index >= 0 else None
 
     # --- beginning and end ---

@@ -50,14 +50,14 @@ def test_deadlines_of_those_that_left_do_not_gather() -> None:
     queue = FairQueue(AdmissionLimits())
     for number in range(1_000):
         ticket = asking(f"{number}", deadline_s=1_000.0 - number)
-        queue.add(Waiting(placement.ask(ticket, 0.0), 0.0, 1.0))
+        queue.add(Waiting(placement.estimate(ticket, 0.0), 0.0, 1.0))
         if number % 100:
             queue.remove(ticket.request_id)
     assert len(queue) == 10
     assert len(queue._deadlines) <= 2 * len(queue) + MOST_LEFT
     assert queue.next_deadline_s() == 100.0
-    assert [each.ask.ticket.request_id for each in queue.late(200.0)] == ["900", "800"]
+    assert [each.estimate.ticket.request_id for each in queue.overdue(200.0)] == ["900", "800"]
     for number in range(0, 1_000, 100):
         queue.remove(f"{number}")
-    queue.add(Waiting(placement.ask(asking("last", deadline_s=5.0), 0.0), 0.0, 1.0))
+    queue.add(Waiting(placement.estimate(asking("last", deadline_s=5.0), 0.0), 0.0, 1.0))
     assert len(queue._deadlines) == 1

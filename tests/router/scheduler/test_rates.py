@@ -12,8 +12,8 @@ from router.scheduler.chip_bandwidth import bandwidth_bytes_per_s
 from router.scheduler.rates import (
     DEPTH_BEGINS,
     DEPTH_SLOWNESS,
-    MOST_OFF,
-    TELLING_SAMPLES,
+    MAX_GUESS_ERROR,
+    SURE_SAMPLES,
     Mean,
     NodeRates,
     PrefillRate,
@@ -126,10 +126,10 @@ def test_one_model_s_speed_tells_nothing_of_another_s() -> None:
 
 def test_few_prefills_tell_nothing_of_other_nodes() -> None:
     rate = PrefillRate(0.001)
-    for number in range(TELLING_SAMPLES):
-        assert rate.off_by() is None, number
+    for number in range(SURE_SAMPLES):
+        assert rate.guess_error() is None, number
         rate.learn(0, 1_000, 2.0)
-    assert rate.off_by() == pytest.approx(1.0 + 1.0 - 1 / (TELLING_SAMPLES + 1))
+    assert rate.guess_error() == pytest.approx(1.0 + 1.0 - 1 / (SURE_SAMPLES + 1))
 
 
 def told(*tokens_per_s: float, step_s: float | None = None, rows: int = 1) -> ModelSpeed:
@@ -169,11 +169,11 @@ def test_a_node_s_word_is_not_taken_beyond_reason_and_requests_show_the_truth(
     rates = rates_of(told(tokens_per_s, step_s=step_s))
     guess = rates_of(None)
     guessed_s = guess.prefill.seconds(0, 1_000)
-    limit_s = guessed_s * MOST_OFF if tokens_per_s < 1 else guessed_s / MOST_OFF
+    limit_s = guessed_s * MAX_GUESS_ERROR if tokens_per_s < 1 else guessed_s / MAX_GUESS_ERROR
     assert rates.prefill.seconds(0, 1_000) == pytest.approx(limit_s)
     assert rates.row_step_s.value in (
-        pytest.approx(guess.row_step_s.value * MOST_OFF),
-        pytest.approx(guess.row_step_s.value / MOST_OFF),
+        pytest.approx(guess.row_step_s.value * MAX_GUESS_ERROR),
+        pytest.approx(guess.row_step_s.value / MAX_GUESS_ERROR),
     )
     for _ in range(40):
         rates.learn_prefill(0, 1_000, 4.0)

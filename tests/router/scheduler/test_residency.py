@@ -16,9 +16,9 @@ from router.scheduler.cost import TIE_S
 from router.scheduler.rejects import RETRY_AFTER_S
 from router.simulator.fleet import NodeSpec, spread
 from router.simulator.node import Node
-from router.simulator.ours import Ours
 from router.simulator.policies import Policy
 from router.simulator.replay import play
+from router.simulator.shipped_scheduler import ShippedScheduler
 from router.simulator.workload import Workload
 from router.states import CORDONED, MAINTENANCE
 from router.types import Grant, Lease, NodeView, RejectKind
@@ -190,7 +190,7 @@ def test_a_node_is_open_again_once_the_one_who_waited_has_left() -> None:
     begun(fleet, "1", "m")
     queued(fleet.ask(asking("2", model="x")))
     assert on_time(fleet, MAX_SWAP_WAIT_S) == []
-    fleet.scheduler.on_left("2", fleet.moment)
+    fleet.scheduler.on_disconnect("2", fleet.moment)
     assert granted(fleet.ask(asking("3", model="m"))).node_id == "a"
 
 
@@ -253,7 +253,7 @@ def played(made: Workload, spec: NodeSpec) -> tuple[list[float], list[int], floa
 
     def ours(made_nodes: Sequence[Node], chance: random.Random) -> Policy:
         nodes.extend(made_nodes)
-        return Ours(nodes, chance)
+        return ShippedScheduler(nodes, chance)
 
     jobs = play(made, spread([spec]), ours).jobs
     ends_s = max(each.ended_s for each in jobs)

@@ -56,7 +56,9 @@ def test_rejects_as_known_where_the_model_s_nodes_are_away() -> None:
 
 
 def test_a_node_that_has_not_spoken_yet_has_no_models() -> None:
-    silent = NodeView("a", "a", "agent", "http://a", None, reachable=True, error=None, heard_s=0.0)
+    silent = NodeView(
+        "a", "a", "agent", "http://a", None, reachable=True, error=None, status_at_s=0.0
+    )
     assert rejected(Fleet(silent).ask(ticket())).kind is RejectKind.UNKNOWN_MODEL
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from router.simulator.node import Job
 from router.simulator.trace import Trace, read_trace
-from router.simulator.workload import Call, Load, Planned, Workload
+from router.simulator.workload import LoadSpec, PlannedTrace, SimulatedCall, Workload
 
 
 def line(
@@ -36,7 +36,7 @@ def talks(sessions: int, turns: int, *, first_blocks: int = 20, block_tokens: in
 
 
 def workload(trace: Trace, *, clones: int = 1, gap_s: float = 10.0, seed: int = 1) -> Workload:
-    return Planned(trace).workload(Load(clones, gap_s, seed))
+    return PlannedTrace(trace).workload(LoadSpec(clones, gap_s, seed))
 
 
 def call(
@@ -47,14 +47,14 @@ def call(
     output: int = 0,
     answer: int | None = None,
     model: str = "",
-) -> Call:
+) -> SimulatedCall:
     """A call whose segments have so many tokens each; `answer` is the segment that it adds."""
     ends = tuple(tokens * (place + 1) for place in range(len(path)))
     stored, stored_ends = tuple(path), ends
     if answer is not None:
         stored, stored_ends = (*path, answer), (*ends, ends[-1] + output)
     marks = (path[-1], stored[-1])
-    return Call(
+    return SimulatedCall(
         number,
         "",
         model,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from router.simulator.fleet import NodeSpec
-from router.simulator.node import Ended, First, Job, Node
+from router.simulator.node import FirstToken, Job, JobEnded, Node
 from tests.router.simulator.building import job
 
 FLAT = {"prefill_tokens_per_s": 100.0, "prefill_half_depth_tokens": 1e18}
@@ -150,7 +150,7 @@ def test_a_node_says_what_happened_and_counts_what_is_in_flight() -> None:
     only.submit(one, 0.0)
     assert only.in_flight == 1
     assert only.next_s() == pytest.approx(1.0)
-    assert only.advance(only.next_s()) == [First(one)]
-    assert only.advance(only.next_s()) == [Ended(one)]
+    assert only.advance(only.next_s()) == [FirstToken(one)]
+    assert only.advance(only.next_s()) == [JobEnded(one)]
     assert (only.in_flight, only.next_s()) == (0, math.inf)
     assert only.busy_s == pytest.approx(1.0)

@@ -10,14 +10,14 @@ from dataclasses import replace
 from router.simulator.fleet import equal_fleet
 from router.simulator.node import Node
 from router.simulator.policies import (
-    AtOnce,
     Dispatch,
     LeastInFlight,
     RoundRobin,
+    SendAtOnce,
     SessionPin,
     TextTree,
 )
-from router.simulator.workload import Call
+from router.simulator.workload import SimulatedCall
 from tests.router.simulator.building import call, job
 
 
@@ -25,7 +25,7 @@ def nodes(count: int) -> list[Node]:
     return [Node(number, spec, ("",)) for number, spec in enumerate(equal_fleet(count))]
 
 
-def of_session(session: str, path: Sequence[int] = (1,)) -> Call:
+def of_session(session: str, path: Sequence[int] = (1,)) -> SimulatedCall:
     return replace(call(0, path), session=session)
 
 
@@ -91,7 +91,7 @@ def test_a_tree_that_is_too_large_forgets_leaves() -> None:
 
 
 def test_a_baseline_sends_each_call_at_once() -> None:
-    policy = AtOnce(RoundRobin(nodes(1), random.Random(1)))
+    policy = SendAtOnce(RoundRobin(nodes(1), random.Random(1)))
     one = job(1, (1,))
     assert policy.on_arrival(one, 0.0) == [Dispatch(one, 0)]
     assert policy.wake_s() is None

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from router.simulator.fleet import NodeSpec, equal_fleet, spread
-from router.simulator.node import Ended, Happening, Job, Node
+from router.simulator.node import Job, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move, Retry, baseline
 from router.simulator.replay import play
 from router.simulator.report import figures
-from router.simulator.table import LIMIT, OURS, POLICIES, compare
+from router.simulator.table import BOUND, OURS, POLICIES, compare
 from router.simulator.trace import read_trace
 from tests.router.simulator.building import line, talks, workload
 
@@ -58,7 +58,7 @@ def test_ours_beats_round_robin_and_nothing_beats_the_limit_by_much() -> None:
     rows = {row.policy: row for row in compare(POLICIES, made, equal_fleet(4), 1)}
     assert rows[OURS].ttft_mean_s < 0.6 * rows["round_robin"].ttft_mean_s
     assert rows[OURS].cached_share > rows["round_robin"].cached_share
-    assert rows[LIMIT].ttft_mean_s < 1.1 * rows[OURS].ttft_mean_s
+    assert rows[BOUND].ttft_mean_s < 1.1 * rows[OURS].ttft_mean_s
 
 
 def test_on_unequal_nodes_ours_is_far_ahead_of_every_other_router() -> None:
@@ -66,7 +66,7 @@ def test_on_unequal_nodes_ours_is_far_ahead_of_every_other_router() -> None:
     made = workload(talks(8, 6, first_blocks=60), gap_s=10.0)
     rows = compare(POLICIES, made, spread([fast, slow, slow]), 1)
     means = {row.policy: row.ttft_mean_s for row in rows}
-    others = min(mean for name, mean in means.items() if name not in (OURS, LIMIT))
+    others = min(mean for name, mean in means.items() if name not in (OURS, BOUND))
     assert means[OURS] < 0.5 * others
 
 
@@ -115,7 +115,7 @@ def test_nodes_are_shared_out_among_models_that_do_not_fit_together() -> None:
     )
     made = replace(made, scripts=scripts, models=("a", "b"))
     rows = {row.policy: row for row in compare(POLICIES, made, equal_fleet(4), 1)}
-    others = min(row.ttft_mean_s for name, row in rows.items() if name not in (OURS, LIMIT))
+    others = min(row.ttft_mean_s for name, row in rows.items() if name not in (OURS, BOUND))
     assert rows[OURS].ttft_mean_s < 0.5 * others
     # Each model's sessions share one beginning, and nothing is lost to loads.
     assert rows[OURS].reprefilled_tokens < 4 * 6_100
@@ -150,8 +150,8 @@ class _Refusing:
         self.due_s = now_s + 2.0
         return []
 
-    def on_happening(self, happening: Happening, now_s: float) -> list[Move]:
-        assert not isinstance(happening, Ended) or happening.job.ended_s == now_s
+    def on_event(self, event: JobEvent, now_s: float) -> list[Move]:
+        assert not isinstance(event, JobEnded) or event.job.ended_s == now_s
         return []
 
     def on_time(self, now_s: float) -> list[Move]:

@@ -113,7 +113,7 @@ async def test_defaults_are_kept_and_shown(router: RunningRouter, start_node: St
     body = {"targets": [{"model": "tiny", "defaults": defaults}]}
     status, row = await ask(router, "PUT", "/aliases/calm", body)
     assert (status, row["targets"][0]["defaults"]) == (200, defaults)
-    assert router.core.names.road("calm").targets[0].defaults == defaults
+    assert router.core.names.route("calm").targets[0].defaults == defaults
 
 
 REFUSED_DEFAULTS: list[tuple[dict[str, Any], str]] = [

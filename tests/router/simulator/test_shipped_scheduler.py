@@ -7,21 +7,21 @@ import random
 
 from router.simulator.fleet import NodeSpec
 from router.simulator.node import Node
-from router.simulator.ours import STORED_BYTES_PER_TOKEN, Ours
+from router.simulator.shipped_scheduler import STORED_BYTES_PER_TOKEN, ShippedScheduler
 from tests.router.simulator.building import job
 
 
 def test_a_node_tells_of_the_models_on_its_disk_and_what_their_caches_hold() -> None:
     spec = NodeSpec(cache_slots=3, disk_models=1, model_bytes=10**9, resident_models=2)
     node = Node(1, spec, ("a", "b"))
-    ours = Ours([node], random.Random(1))
+    ours = ShippedScheduler([node], random.Random(1))
     (move,) = ours.on_arrival(job(1, (1, 2), output=10, model="b"), 0.0)
     node.submit(move.job, 0.0)
     now_s = 0.0
     while node.next_s() < math.inf:
         now_s = node.next_s()
         for each in node.advance(now_s):
-            ours.on_happening(each, now_s)
+            ours.on_event(each, now_s)
     (view,) = ours._moment(now_s).fleet
     assert view.status is not None
     (model,) = view.status.models

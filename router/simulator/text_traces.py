@@ -18,7 +18,7 @@ TURN_MS = 1000.0
 """Milliseconds between requests of a session, if a trace has no times."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class TextTraceRequest(msgspec.Struct, frozen=True):
     """One request with its texts."""
 
     session: int | str
@@ -44,7 +44,7 @@ class Said(msgspec.Struct, frozen=True):
         return names
 
 
-class Grown(msgspec.Struct, frozen=True):
+class GrowingPrompt(msgspec.Struct, frozen=True):
     """A request whose prompt extends a prefix of the session's previous prompt."""
 
     session: int | str
@@ -67,39 +67,39 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: list[msgspec.Raw]
 
 
-_decode_grown = msgspec.json.Decoder(Grown).decode
+_decode_growing = msgspec.json.Decoder(GrowingPrompt).decode
 _decode_conversation = msgspec.json.Decoder(Conversation).decode
 
 
-class Spoken:
+class TextTrace:
     """Reads the lines of one such trace."""
 
     def __init__(self) -> None:
         self._prompts: dict[int | str, str] = {}
         """The last prompt of each session."""
 
-    def read(self, line: str | bytes) -> Sequence[Said]:
+    def read(self, line: str | bytes) -> Sequence[TextTraceRequest]:
         """The requests of a line. Raises `msgspec.MsgspecError` or `ValueError`."""
         if b'"request_points"' in (line.encode() if isinstance(line, str) else line):
             return _requests(_decode_conversation(line))
-        grown = _decode_grown(line)
-        before = self._prompts.get(grown.session, "")
-        if grown.keep > len(before):
+        turn = _decode_growing(line)
+        before = self._prompts.get(turn.session, "")
+        if turn.keep > len(before):
             raise ValueError(f"`keep`: the prompt before it has {len(before)} characters only")
-        prompt = self._prompts[grown.session] = before[: grown.keep] + grown.append
-        at_ms = grown.t_ms if grown.ts_us is None else grown.ts_us / 1000
-        return [Said(grown.session, at_ms, prompt.encode(), grown.output.encode())]
+        prompt = self._prompts[turn.session] = before[: turn.keep] + turn.append
+        at_ms = turn.t_ms if turn.ts_us is None else turn.ts_us / 1000
+        return [TextTraceRequest(turn.session, at_ms, prompt.encode(), turn.output.encode())]
 
 
-def _requests(session: Conversation) -> list[Said]:
-    said = []
+def _requests(session: Conversation) -> list[TextTraceRequest]:
+    found = []
     for turn, point in enumerate(session.request_points):
         if point >= len(session.messages):
             raise ValueError(f"`request_points`: there is no message {point}")
         prompt = b"".join(bytes(message) for message in session.messages[:point])
         answer = bytes(session.messages[point])
-        said.append(Said(session.session, turn * TURN_MS, prompt, answer))
-    return said
+        found.append(TextTraceRequest(session.session, turn * TURN_MS, prompt, answer))
+    return found
 
 
 def _tokens(text: bytes) -> int:

@@ -16,9 +16,9 @@ from node.protocol.messages import (
 )
 from node.protocol.prefix import Chain
 from router.scheduler.scheduler import Scheduler
-from router.simulator.node import Began, Ended, First, Happening, Job, Node
+from router.simulator.node import FirstToken, Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move, Retry
-from router.simulator.workload import Call
+from router.simulator.workload import SimulatedCall
 from router.states import SCOPE_EXTERNAL
 from router.types import (
     NOT_COVERED,
@@ -42,15 +42,15 @@ CONTEXT_TOKENS = 1 << 20
 _CALLER = Caller("simulated", "simulated", frozenset({"inference", SCOPE_EXTERNAL}), "simulated")
 
 
-class _Held:
+class _NodeCaches:
     """The nodes' caches, with every change known at once. Implements `Prefixes`."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node_id(node): node for node in nodes}
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, SimulatedCall] = {}
         """Calls by the head of their chain."""
 
-    def chain(self, call: Call) -> Chain:
+    def chain(self, call: SimulatedCall) -> Chain:
         self._calls[call.path[-1]] = call
         sizes = array("I", [end * BYTES_PER_TOKEN for end in call.ends])
         return Chain(array("Q", call.path), sizes, array("I", [len(call.path)]), 0)
@@ -67,13 +67,13 @@ def node_id(node: Node) -> str:
     return f"node-{node.number:02}"
 
 
-class Ours:
+class ShippedScheduler:
     """A policy that drives the scheduler in virtual time."""
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self._nodes = nodes
-        self._held = _Held(nodes)
-        self._scheduler = Scheduler(self._held)
+        self._caches = _NodeCaches(nodes)
+        self._scheduler = Scheduler(self._caches)
         self._numbers = {node_id(node): node.number for node in nodes}
         self._jobs: dict[str, Job] = {}
         """Jobs by request id, from arrival to end."""
@@ -96,21 +96,21 @@ class Ours:
             stream=True,
             arrived_s=now_s,
             body=b"",
-            chain=self._held.chain(call),
+            chain=self._caches.chain(call),
             hints=Hints(session=call.session),
         )
         self._jobs[ticket.request_id] = job
         return self._moves(self._scheduler.on_request(ticket, self._moment(now_s)))
 
-    def on_happening(self, happening: Happening, now_s: float) -> list[Move]:
-        match happening:
-            case Began():
+    def on_event(self, event: JobEvent, now_s: float) -> list[Move]:
+        match event:
+            case JobBegan():
                 return []
-            case First(job):
+            case FirstToken(job):
                 lease = self._leases[job.call.number]
                 moment = self._moment(now_s)
                 return self._moves(self._scheduler.on_first_content(lease, moment))
-            case Ended(job):
+            case JobEnded(job):
                 return self._end(job, now_s)
 
     def _end(self, job: Job, now_s: float) -> list[Move]:
@@ -192,7 +192,7 @@ class Ours:
             status=status,
             reachable=True,
             error=None,
-            heard_s=now_s,
+            status_at_s=now_s,
         )
         if max(node.ready_s.values()) <= now_s:
             self._views[node.number] = (node.version, view)
