@@ -1,7 +1,8 @@
-"""What a dialect is: it reads a body into a request, and spells the answer's parts as bytes.
+"""The contract of a dialect: it parses a request body into a `TextRequest`, and serializes the
+parts of the response.
 
-No dialect has a loop of its own over tokens: a stream is a `Writer` fed with what each engine step
-brings, and the whole answer of stream=false is the same parts, collected.
+No dialect loops over tokens itself. A streamed response is a `Writer` that gets the parts of each
+engine step; with stream=false the same parts are collected and serialized once.
 """
 
 from collections.abc import Sequence
@@ -18,14 +19,14 @@ from node.request import TextRequest
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What an answer says of itself."""
+    """Metadata of a response, common to all of its events."""
 
     request_id: str
-    """Names the node too; ids of the answer are made of it."""
+    """Names the node too; the response's own ids are derived from it."""
     model: str
-    """The name that the client asked for."""
+    """The model's name as the client's request spells it."""
     created_s: int
-    """Unix time."""
+    """Unix time in seconds."""
 
 
 @dataclass(slots=True)
@@ -35,15 +36,16 @@ class Segment:
     kind: PartKind
     """`CONTENT`, `REASONING`, or `TOOL_START` for a call."""
     text: str
-    """The arguments' JSON, of a call."""
+    """For a tool call, its arguments as JSON."""
     name: str = ""
     call_id: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
-    """Of `CONTENT`, if asked for."""
+    """One entry for each token of `CONTENT`; empty unless the request set `logprobs`."""
 
     @property
     def is_whole_call(self) -> bool:
-        """Whether it has all arguments of a call: what comes of one that was cut is no JSON."""
+        """True if the call's arguments are complete JSON; a call that was cut off has invalid
+        JSON."""
         try:
             msgspec.json.decode(self.text)
         except msgspec.DecodeError:
@@ -53,19 +55,19 @@ class Segment:
 
 @dataclass(slots=True)
 class Collected:
-    """A whole answer."""
+    """A whole response, collected from its parts."""
 
     segments: list[Segment] = field(default_factory=list)
-    """In the order in which the model said them."""
+    """In the order in which the model generated them."""
     finish: FinishReason = FinishReason.STOP
     """`STOP` or `LENGTH`."""
     stop: str | None = None
-    """The stop string that ended it."""
+    """The stop string that ended the response."""
     usage: RowUsage | None = None
 
     def add(self, parts: Sequence[Part]) -> None:
-        """Takes the parts that came next: many at once, since each call copies what it goes on
-        from."""
+        """Appends the parts that follow. Pass many at once: each call copies the text that it
+        continues."""
         pieces: list[str] = []
         for part in parts:
             last = self.segments[-1] if self.segments else None
@@ -84,12 +86,12 @@ class Collected:
             pieces.clear()
 
     def text(self, kind: PartKind) -> str:
-        """All content, or all reasoning."""
+        """The text of all segments of this kind, joined."""
         return "".join(each.text for each in self.segments if each.kind is kind)
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
-        """Of all content, if asked for."""
+        """Log probabilities of all content tokens; empty unless the request set `logprobs`."""
         return [each for segment in self.segments for each in segment.logprobs]
 
     @property
@@ -98,38 +100,42 @@ class Collected:
 
 
 class Writer(Protocol):
-    """Spells one answer, or the choices of a request for several. Used by one task: `accepted` at
-    most once and first, then either `parts` again and again and `ending` for each choice, or
-    `error`; or `whole`."""
+    """Serializes one response, with all of its choices.
+
+    One task uses it, in this order: at most one `accepted`, then either any number of `parts` and
+    one `ending` for each choice, or `error`; or, for stream=false, `whole`.
+    """
 
     silence: bytes
-    """What a stream sends where there is nothing to say: a comment, or a ping."""
+    """Sent in an idle interval of a stream: a comment line, or a ping event."""
 
     def accepted(self, accepted: Accepted) -> None:
-        """The engine has taken the request: its prompt's tokens are known."""
+        """Called when the engine has accepted the request, so that the prompt's tokens are
+        known."""
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
-        """The events of some parts of a choice, the stream's opening ones before the first; empty
-        where the client is not to see them."""
+        """Returns the events for some parts of a choice; before the first ones, the events that
+        open the stream. Empty if the client gets none of them."""
 
     def ending(self, last: Delta) -> bytes:
-        """The events that end a choice, and the stream where it is the last one, the opening ones
-        too where nothing was said. `last` ends with `STOP` or `LENGTH`; its parts have been given
-        to `parts` already."""
+        """Returns the events that end a choice, and for the last choice those that end the stream.
+        If nothing was sent before, the opening events come first. `last` ends with `STOP` or
+        `LENGTH`; its parts have been passed to `parts` already."""
 
     def error(self, error: NodeError) -> bytes:
-        """The event of a failure within a stream. Nothing follows it."""
+        """Returns the event for a failure within a stream. No event follows it."""
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
-        """The JSON of stream=false; the usage of each is that of all."""
+        """Returns the JSON response of stream=false. The `usage` of each choice is that of all
+        choices together."""
 
 
 class Asked(Protocol):
-    """A body that has been read."""
+    """A parsed and validated request body."""
 
     @property
     def request(self) -> TextRequest:
-        """What it asks for."""
+        """The request, independent of the dialect."""
 
     def writer(self, head: AnswerHead) -> Writer:
-        """Who spells the answer."""
+        """Returns a new writer for this request's response."""

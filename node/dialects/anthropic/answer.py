@@ -1,7 +1,7 @@
-"""Spells answers as Anthropic does: a message of content blocks, whole or as events.
+"""Serializes Anthropic's responses: a message of content blocks, whole or as events.
 
-A block begins with its first byte, so no block is empty. One that holds text streams as
-`head + JSON of the text + tail`; only the head's index changes from block to block.
+A block is opened by its first text, so no block is empty. A text delta is `head + JSON of the text
++ tail`; only the index in the head changes from block to block.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from node.protocol.messages import FinishReason
 
 
 class ThinkingShown(StrEnum):
-    """How much of the model's thinking the client sees."""
+    """The form in which the client gets the model's thinking."""
 
     SHOWN = "shown"
     OMITTED = "omitted"
-    """Blocks whose text is empty and whose signature stands for it."""
+    """Thinking blocks have no text; their signature carries it."""
     NONE = "none"
-    """No blocks."""
+    """No thinking blocks are sent."""
 
 
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
@@ -41,12 +41,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class MessageWriter:
-    """Spells one answer of `/v1/messages`."""
+    """Serializes one response of `/v1/messages`."""
 
     silence = b'event: ping\ndata: {"type":"ping"}\n\n'
 
     def __init__(self, head: AnswerHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
-        """`diagnosed`: the client asks why the cache missed, which nobody here knows."""
+        """`diagnosed`: the request wants the reason of a cache miss, to which the answer is always
+        "unavailable"."""
         self._head = head
         self._thinking = thinking
         self._diagnosed = diagnosed
@@ -55,16 +56,17 @@ class MessageWriter:
         self._called = False
         self._index = -1
         self._open: PartKind | None = None
-        """What the open block takes; `TOOL_ARGS` of a call."""
+        """Kind of the parts that continue the open block; `TOOL_ARGS` for a call, None without an
+        open block."""
         self._delta_head = b""
         self._thoughts: list[str] = []
-        """Of the open block."""
+        """Reasoning texts of the open block, for its signature."""
 
     def accepted(self, accepted: Accepted) -> None:
         self._accepted = accepted
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
-        """Empty where the client sees nothing of the parts."""
+        """Implements `Writer.parts`; empty if the client gets none of the parts."""
         pieces: list[bytes] = []
         for part in parts:
             kind = part.kind
@@ -81,7 +83,7 @@ class MessageWriter:
         return b"".join(pieces)
 
     def ending(self, last: Delta) -> bytes:
-        """Raises `EngineFault` if the engine gave no accounts."""
+        """Implements `Writer.ending`. Raises `EngineFault` if the engine reported no usage."""
         reason, stop = _stop_reason(
             last.finish or FinishReason.STOP, last.stop, called=self._called
         )
@@ -97,7 +99,7 @@ class MessageWriter:
         return b"event: error\ndata: " + body + b"\n\n"
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
-        """Raises `EngineFault` if the engine gave no accounts."""
+        """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
         collected = answers[0]
         reason, stop = _stop_reason(collected.finish, collected.stop, called=bool(collected.calls))
         message = self._message(self._blocks(collected), reason, stop)
@@ -106,7 +108,7 @@ class MessageWriter:
     # --- events ------------------------------------------------------------------------------
 
     def _start(self) -> bytes:
-        """The opening event, once."""
+        """Returns the event `message_start` on the first call, nothing after it."""
         if self._started:
             return b""
         self._started = True
@@ -121,7 +123,7 @@ class MessageWriter:
         return _event({"type": "message_start", "message": message})
 
     def _begin(self, part: Part) -> bytes:
-        """The end of the open block, and the start of the part's own."""
+        """Returns the end of the open block and the start of the part's own."""
         before = self._start() + self._end_block()
         self._index += 1
         self._open = part.kind
@@ -154,7 +156,7 @@ class MessageWriter:
     def _message(
         self, content: list[dict[str, object]], reason: str | None, stop: str | None
     ) -> dict[str, object]:
-        """All of a message but its usage."""
+        """Returns the message without its usage."""
         message: dict[str, object] = {
             "id": "msg_" + self._head.request_id,
             "type": "message",
@@ -169,7 +171,7 @@ class MessageWriter:
         return message
 
     def _blocks(self, collected: Collected) -> list[dict[str, object]]:
-        """The same blocks that a stream would have."""
+        """Returns the blocks that a stream of this response would have."""
         blocks: list[dict[str, object]] = []
         texts: list[str] = []
 
@@ -184,7 +186,7 @@ class MessageWriter:
             elif segment.kind is PartKind.TOOL_START:
                 end_text()
                 call = {"type": "tool_use", "id": segment.call_id, "name": segment.name}
-                # What has come of one that was cut must not be taken for all of its input.
+                # The partial input of a call that was cut off must not look like a complete one.
                 text = segment.text if segment.is_whole_call else "{}"
                 blocks.append({**call, "input": msgspec.Raw(text.encode())})
             elif self._thinking is not ThinkingShown.NONE:
@@ -202,7 +204,7 @@ class MessageWriter:
 
 
 def _stop_reason(finish: FinishReason, stop: str | None, *, called: bool) -> tuple[str, str | None]:
-    """(`stop_reason`, `stop_sequence`)."""
+    """Returns (`stop_reason`, `stop_sequence`)."""
     if finish is FinishReason.LENGTH:
         return "max_tokens", None
     if stop is not None:

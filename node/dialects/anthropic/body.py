@@ -1,4 +1,4 @@
-"""Anthropic's dialect: `/v1/messages` and `/v1/messages/count_tokens`."""
+"""Anthropic's dialect: parses the bodies of `/v1/messages` and `/v1/messages/count_tokens`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,19 +29,19 @@ from node.request import Message, TextRequest
 
 @dataclass(frozen=True, slots=True)
 class AskedMessage:
-    """A body of `/v1/messages`."""
+    """A parsed request to `/v1/messages`."""
 
     request: TextRequest
     thinking: ThinkingShown
     diagnosed: bool
 
     def writer(self, head: AnswerHead) -> MessageWriter:
-        """Who spells the answer."""
+        """Returns a new writer for this request's response."""
         return MessageWriter(head, self.thinking, diagnosed=self.diagnosed)
 
 
 def read_messages(body: bytes) -> AskedMessage:
-    """The body of `/v1/messages`. Raises `BadRequest` or `Unsupported`."""
+    """Parses the body of `/v1/messages`. Raises `BadRequest` or `Unsupported`."""
     parsed = MESSAGES.read(body)
     diagnostics = parsed.diagnostics
     request = _request(
@@ -59,13 +59,13 @@ def read_messages(body: bytes) -> AskedMessage:
 
 
 def read_count_tokens(body: bytes) -> TextRequest:
-    """The body of `/v1/messages/count_tokens`. Raises `BadRequest` or `Unsupported`."""
+    """Parses the body of `/v1/messages/count_tokens`. Raises `BadRequest` or `Unsupported`."""
     parsed = COUNT_TOKENS.read(body)
     return _request(parsed, sampling=SamplingParams(), stops=(), max_tokens=None, stream=False)
 
 
 def count_tokens_body(tokens: int) -> bytes:
-    """The answer of `/v1/messages/count_tokens`."""
+    """Returns the JSON response of `/v1/messages/count_tokens`."""
     return msgspec.json.encode({"input_tokens": tokens})
 
 
@@ -115,12 +115,13 @@ def _request(
 
 
 def _is_serial(choice: ToolChoiceBody | None) -> bool:
-    """Whether the answer may hold one call at most."""
+    """True if the response may have one call at most."""
     return choice is not None and bool(choice.disable_parallel_tool_use)
 
 
 def _constraint(body: CountBody) -> Constraint | None:
-    """Of either name of the format. Raises `BadRequest`, also if they contradict each other."""
+    """Returns the constraint, under either name of the format. Raises `BadRequest`, also if the two
+    contradict each other."""
     config = body.output_config
     newer = None if config is None else config.format
     if None not in (newer, body.output_format) and newer != body.output_format:
@@ -131,7 +132,8 @@ def _constraint(body: CountBody) -> Constraint | None:
 
 
 def _refuse_held(choice: ToolChoice, constraint: Constraint | None) -> None:
-    """Refuses what holds a whole answer, where the client has begun the answer."""
+    """Raises `BadRequest` if the client has begun the response itself while a forced call or a
+    constraint covers all of it."""
     param = "tool_choice" if choice.must_call else constraint and constraint.param
     if param:
         raise BadRequest(
@@ -141,8 +143,8 @@ def _refuse_held(choice: ToolChoice, constraint: Constraint | None) -> None:
 
 
 def _is_continued(messages: Sequence[Message], index: int, *, thinks: bool) -> bool:
-    """Whether the answer goes on from the last message, whose index in the body is given. An
-    assistant's without anything in it asks for nothing."""
+    """True if the response continues the last message, whose index in the body is `index`. An
+    assistant's message without content is dropped instead."""
     last = messages[-1] if messages else None
     if last is None or last.role != "assistant":
         return False

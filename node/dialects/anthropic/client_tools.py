@@ -1,5 +1,5 @@
-"""Anthropic's tools that a client runs and declares by a type alone: their schemas are known, so a
-model has them as functions.
+"""Anthropic's tools that the client runs and that a body declares by type only. Their schemas are
+known, so the model sees them as functions.
 
 Source of the fields: Anthropic's documentation of each tool, by its dated type.
 """
@@ -32,7 +32,7 @@ _POINT = {
     "description": "x and y in pixels, from the upper left corner.",
 }
 _FIRST_WITHOUT_UNDO = "20250429"
-"""Date of the first text editor without `undo_edit`, whose `insert` has a field of its own."""
+"""Date of the first text editor without `undo_edit`; its `insert` has a field for the text."""
 _FIRST_ACTIONS: tuple[str, ...] = (
     "key",
     "type",
@@ -57,13 +57,13 @@ _FIRST_WITH_LATER_ACTIONS, _FIRST_WITH_ZOOM = "20250124", "20251124"
 
 
 def is_client_run(fields: Mapping[str, Any]) -> bool:
-    """Whether a tool is one of these."""
+    """True if the tool is one of these."""
     return client_run(fields.get("type")) is not None
 
 
 def client_tool(name: str, fields: Mapping[str, Any], path: str) -> Tool:
-    """The tool as a function of that name. Raises `Unsupported` for a value of a field that it
-    needs and does not have."""
+    """Returns the tool as a function of that name. Raises `Unsupported` if a field that the tool
+    needs is missing."""
     kind = str(fields["type"])
     date = kind.rpartition("_")[2]
     about, parameters = _TOOLS[str(client_run(kind))](date, fields, path)
@@ -72,7 +72,7 @@ def client_tool(name: str, fields: Mapping[str, Any], path: str) -> Tool:
 
 
 _Made = tuple[str, _Schema]
-"""What the tool is about, and the schema of its arguments."""
+"""The tool's description, and the schema of its arguments."""
 
 
 def _text(about: str) -> _Schema:

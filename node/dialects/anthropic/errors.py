@@ -6,16 +6,16 @@ from node.errors import ContextTooLong, NodeError, Unsupported
 from node.protocol.errors import anthropic_kind
 
 _DETAILS: dict[str, dict[str, object]] = {
-    # Where an SDK reads this, its tool runner goes on with the whole history in each turn.
+    # SDKs that read this make their tool runner send the whole history in each turn.
     "thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
 }
-"""What more is said where a field is not supported."""
+"""Members added to the error of an unsupported field, by field."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def error_body(error: NodeError, request_id: str = "") -> bytes:
-    """The error as JSON; `request_id` is left out where it is empty."""
+    """Returns the JSON of an error, without `request_id` if that is empty."""
     told: dict[str, object] = {"type": anthropic_kind(error.status), "message": _message(error)}
     if isinstance(error, Unsupported) and error.param in _DETAILS:
         told["details"] = _DETAILS[error.param]
@@ -26,7 +26,8 @@ def error_body(error: NodeError, request_id: str = "") -> bytes:
 
 
 def _message(error: NodeError) -> str:
-    """The envelope has no place for the field at fault, so the message names it."""
+    """Returns the error's message. The envelope has no member for the field at fault, so the
+    message names it."""
     if isinstance(error, ContextTooLong):
         return error.overflow.anthropic
     if error.param and error.param not in error.message:

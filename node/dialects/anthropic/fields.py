@@ -1,4 +1,5 @@
-"""The fields of `/v1/messages` and `/v1/messages/count_tokens`."""
+"""The fields of `/v1/messages` and `/v1/messages/count_tokens`: models of the bodies and the field
+tables."""
 
 import re
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class _Diagnostics(Lenient):
 
 
 class CountBody(Lenient):
-    """What makes a prompt."""
+    """The fields that determine the prompt."""
 
     model: Annotated[str, Field(min_length=1)]
     messages: Annotated[list[MessageFields], FIRST_FAULT, Field(min_length=1)]
@@ -67,7 +68,7 @@ class CountBody(Lenient):
 
 
 class MessagesBody(CountBody, SamplingFields):
-    """What makes an answer."""
+    """The fields of the prompt and of the response."""
 
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -83,7 +84,7 @@ _EDITS = re.compile(r"(?:clear_tool_uses|clear_thinking|compact)_\d{8}")
 
 
 def _are_hints(value: object) -> bool:
-    """Whether a context_management asks for nothing but to make a long history shorter."""
+    """True if a `context_management` only requests that a long history be shortened."""
     edits = value.get("edits") if isinstance(value, Mapping) else value
     if not isinstance(edits, list):
         return not edits

@@ -1,4 +1,5 @@
-"""The messages of an Anthropic body, from content blocks to messages of no dialect."""
+"""Converts the messages of an Anthropic body from content blocks to messages that are independent
+of the dialect."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,20 +19,20 @@ from node.request import NO_ITEM, MediaPart, Message, TextPart, ToolCall
 Block = dict[str, Any]
 
 _UNSEEN = HOSTED_BLOCKS | {"redacted_thinking"}
-"""Blocks of an assistant that no prompt shows."""
+"""Types of an assistant's blocks that are not part of the prompt."""
 _ERROR = "Error"
-"""What the text of a tool's result begins with that is an error."""
+"""Prefix of the text of a tool result that is an error."""
 
 
 class MessageFields(Lenient):
-    """One of `messages`."""
+    """One element of `messages`."""
 
     role: str
     content: object = None
     clear_at: str | None = None
-    """Of a system message."""
+    """Allowed in a system message only."""
     output_config: dict[str, object] | None = None
-    """Of a system message."""
+    """Allowed in a system message only, where any value is refused."""
 
 
 class _Text(Lenient):
@@ -44,7 +45,7 @@ class _Thinking(Lenient):
 
 
 class _Compaction(Lenient):
-    """What a host has made of earlier turns."""
+    """A host's summary of earlier turns."""
 
     content: str | None = None
 
@@ -85,8 +86,8 @@ _B = TypeVar("_B", bound=Lenient)
 
 
 def read_system(content: object, path: str = "system") -> str:
-    """The text of a system prompt, without its volatile lines. Raises `BadRequest` or
-    `Unsupported`, naming the path."""
+    """Returns the text of a system prompt without its volatile lines. Raises `BadRequest` or
+    `Unsupported` with the path of the field at fault."""
     texts: list[str] = []
     for kind, block, at in _blocks(content, path):
         if kind != "text":
@@ -96,9 +97,9 @@ def read_system(content: object, path: str = "system") -> str:
 
 
 def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
-    """The conversation in its order. A user's turn with results of tools becomes a message for
-    each result, and one for its text after them. Raises `BadRequest` or `Unsupported`, naming the
-    path."""
+    """Returns the messages in order. A user turn with tool results becomes one message for each
+    result, followed by one for its text. Raises `BadRequest` or `Unsupported` with the path of the
+    field at fault."""
     last_user = max((i for i, fields in enumerate(given) if fields.role == "user"), default=-1)
     messages: list[Message] = []
     is_lasting = True
@@ -107,7 +108,8 @@ def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
         if fields.role == "system" and fields.clear_at == "next_user_message":
             if number <= last_user:
                 continue
-            # Once it is cleared, nothing from here on is where it is now.
+            # Once this message is cleared, all that follows moves to another position of the
+            # prompt.
             is_lasting = False
         messages += (replace(each, source=number if is_lasting else NO_ITEM) for each in read)
     return [_flat(each) for each in text_only(messages)]
@@ -177,7 +179,7 @@ def _assistant(content: object, path: str) -> Message:
             texts.append(_read(_Compaction, block, at).content or "")
         elif kind not in _UNSEEN:
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
-    # What an answer said is put together as the model said it, without anything in between.
+    # The texts of a response are joined as the model generated them, without a separator.
     return Message("assistant", "".join(texts), _joined(thoughts), tuple(calls))
 
 
@@ -194,7 +196,7 @@ def _thought(block: _Thinking, path: str) -> str:
 
 
 def _plain(kind: str, block: Block, path: str) -> TextPart | MediaPart:
-    """A block of a user or of a tool."""
+    """Converts a block of a user's turn or of a tool result."""
     if kind == "text":
         return TextPart(_read(_Text, block, path).text)
     if kind == "document":
@@ -230,12 +232,12 @@ def _flat(message: Message) -> Message:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """One text of several. Those that are empty leave no line."""
+    """Joins texts by line ends; empty ones leave no line."""
     return "\n".join(filter(None, texts))
 
 
 def _blocks(content: object, path: str) -> Iterator[tuple[str, Block, str]]:
-    """(type, block, path) of each content block; a string is one block of text."""
+    """Yields (type, block, path) of each content block; a string is one text block."""
     if isinstance(content, str):
         yield "text", {"text": content}, path
         return

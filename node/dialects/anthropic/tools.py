@@ -1,4 +1,4 @@
-"""The tools of an Anthropic body, and which of them the answer may or must call."""
+"""Parses the tools of an Anthropic body, and which of them the response may or must call."""
 
 import json
 from collections.abc import Sequence
@@ -43,9 +43,9 @@ class _Tool(Lenient):
 
 
 def read_tools(given: Sequence[dict[str, object]] | None) -> DeclaredTools:
-    """The tools that are declared. `cache_control` and `eager_input_streaming` mean nothing: the
-    cache is automatic, and the input of a call comes as the model writes it. Raises
-    `BadRequest` or `Unsupported`, naming the path."""
+    """Parses the declared tools. `cache_control` and `eager_input_streaming` have no effect:
+    caching is automatic, and a call's input is streamed as the model generates it. Raises
+    `BadRequest` or `Unsupported` with the path of the field at fault."""
     tools: dict[str, Tool] = {}
     left_out: list[LeftOut] = []
     for number, fields in enumerate(given or ()):
@@ -61,7 +61,7 @@ def read_tools(given: Sequence[dict[str, object]] | None) -> DeclaredTools:
 
 
 def read_choice(choice: ToolChoiceBody | None, tools: DeclaredTools) -> ToolChoice:
-    """Which of the tools may be called, and whether one must be. Raises `BadRequest` or
+    """Parses which of the tools may be called, and whether one must be. Raises `BadRequest` or
     `Unsupported`."""
     if choice is None:
         return AUTO

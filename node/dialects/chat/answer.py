@@ -1,4 +1,4 @@
-"""OpenAI's chat: how an answer is spelled, in chunks or whole."""
+"""Serializes the responses of OpenAI's chat API, streamed and whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,42 +23,43 @@ _FIELDS: dict[ReasoningField, tuple[str, ...]] = {
     "both": ("reasoning_content", "reasoning"),
 }
 _encode = msgspec.json.Encoder().encode
-# Looked up once: an enum's members are slow to reach, for what a chunk may cost.
+# Bound once: access to an enum's members is slow compared with the cost of a chunk.
 _CONTENT, _REASONING, _TOOL_START = PartKind.CONTENT, PartKind.REASONING, PartKind.TOOL_START
 
 
 @dataclass(frozen=True, slots=True)
 class ChatStyle:
-    """What of an answer's spelling the body asked for."""
+    """Options of the request that change how its response is serialized."""
 
     include_usage: bool = False
-    """A stream ends with a chunk of usage."""
+    """True: the stream ends with a chunk that has the usage."""
     reasoning: ReasoningField | None = "reasoning_content"
     """None: reasoning is not sent."""
     is_legacy: bool = False
-    """The body declared `functions`: a call is a `function_call`, and there is one at most."""
+    """True: the request declared `functions`. A call is then a `function_call`, and a response has
+    at most one."""
     choices: int = 1
     has_logprobs: bool = False
     custom: frozenset[str] = frozenset()
-    """Names of tools that are answered with text."""
+    """Names of custom tools, whose calls carry text instead of JSON arguments."""
 
 
 class _Choice:
-    """What stands before the texts of one choice's chunks; its first one has the role too."""
+    """The bytes that begin each chunk of one choice; its first chunk also has the role."""
 
     def __init__(self, chunk: bytes, index: int, reasoning: Sequence[str]) -> None:
         self.has_opened = False
         self.has_called = False
         self.input: InputReader | None = None
-        """Of the call that began last, if it is of a custom tool."""
+        """Reads the input of the call that began last, if that calls a custom tool."""
         self.call_index = 0
-        """That call's."""
+        """Index of the call that began last."""
         self._start = chunk + b'{"index":%d,"delta":{' % index
         self._reasoning_names = [name.encode() for name in reasoning]
         self._set_heads(b'"role":"assistant",')
 
     def open(self) -> None:
-        """The first chunk, with the role, has been spelled."""
+        """Call this once the first chunk, with the role, has been serialized."""
         self.has_opened = True
         self._set_heads(b"")
 
@@ -72,8 +73,8 @@ class _Choice:
 
 
 class ChatAnswer:
-    """The writer of a chat's answer. A chunk is the head of its kind, the JSON of the text, and
-    the tail."""
+    """Serializes the response to a chat request. A chunk is the prefix of its kind, the text as
+    JSON, and the suffix."""
 
     silence = KEEP_ALIVE
 
@@ -97,10 +98,10 @@ class ChatAnswer:
         self._opening = self._open_all() if style.choices > 1 else b""
 
     def accepted(self, accepted: Accepted) -> None:
-        """A chat's stream tells usage at its end only."""
+        """Does nothing: a chat stream has its usage in the last chunk only."""
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
-        """As `Writer.parts`; empty for reasoning that is not sent."""
+        """Implements `Writer.parts`; empty for reasoning that is not sent."""
         pieces: list[bytes] = []
         told = self._choices[choice]
         for part in parts:
@@ -142,15 +143,15 @@ class ChatAnswer:
         return b"data: " + error_body(error) + b"\n\n"
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
-        """As `Writer.whole`. Raises `EngineFault` without usage."""
+        """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
         choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
         return _encode(
             {**self._fields, "choices": choices, "usage": usage_fields(answers[0].usage)}
         )
 
     def _open_all(self) -> bytes:
-        """The first chunks of several choices, in their order: clients put choices together by
-        when they come."""
+        """Returns the first chunk of every choice, in order of index: clients order choices by the
+        arrival of their first chunks."""
         pieces: list[bytes] = []
         for told in self._choices:
             pieces += (told.content, b'""', self._tail)
@@ -174,7 +175,7 @@ class ChatAnswer:
         return b'},"logprobs":%b,"finish_reason":null}' % _encode(_logprobs(tokens)) + self._end
 
     def _call(self, part: Part, told: _Choice) -> list[bytes]:
-        """The chunks of what begins a call, or goes on with it."""
+        """Returns the chunks that begin a tool call or continue one."""
         if part.kind is _TOOL_START:
             rest = self._rest(told)
             told.has_called, told.call_index = True, part.index
@@ -189,7 +190,7 @@ class ChatAnswer:
         return [told.delta, call, self._tail]
 
     def _opening_of(self, part: Part, told: _Choice) -> bytes:
-        """The members of the delta that begins a call."""
+        """Returns the members of the delta that begins a call."""
         name = _encode(part.name)
         if self._style.is_legacy:
             return b'"function_call":{"name":%b,"arguments":""}' % name
@@ -201,7 +202,7 @@ class ChatAnswer:
         return b'"tool_calls":[{"index":%d,"id":%b,%b}]' % opening
 
     def _input(self, text: str, told: _Choice) -> list[bytes]:
-        """The chunk of some text that answers a custom tool."""
+        """Returns the chunk for more input of a custom tool."""
         if not text:
             return []
         custom = b'{"input":%b}' % _encode(text)
@@ -209,7 +210,7 @@ class ChatAnswer:
         return [told.delta, call, self._tail]
 
     def _rest(self, told: _Choice) -> list[bytes]:
-        """What is left to tell of a custom tool's call, at its end."""
+        """Returns the chunk for the input that is still buffered when a custom tool's call ends."""
         reader, told.input = told.input, None
         return [] if reader is None else self._input(reader.rest(), told)
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat: what a body of `/v1/chat/completions` may ask for."""
+"""The body of OpenAI's `/v1/chat/completions`: its fields, and how they are parsed."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -155,7 +155,7 @@ CHAT = FieldTable(
 
 @dataclass(frozen=True, slots=True)
 class AskedChat:
-    """A chat's body that has been read."""
+    """A parsed chat request."""
 
     request: TextRequest
     style: ChatStyle
@@ -165,8 +165,8 @@ class AskedChat:
 
 
 def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content") -> AskedChat:
-    """Reads a body; its answer tells reasoning in `reasoning_field`. Raises `BadRequest` or
-    `Unsupported`."""
+    """Parses a request body; the response has its reasoning in `reasoning_field`. Raises
+    `BadRequest` or `Unsupported`."""
     parsed = CHAT.read(body)
     messages = read_messages(parsed.messages)
     usage = wants_usage(parsed)
@@ -211,7 +211,8 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
 
 
 def _thinks(body: ChatBody) -> bool | None:
-    """Of either field. Raises `BadRequest` if they contradict each other, or `Unsupported`."""
+    """Returns whether thinking is on, by `thinking` or `enable_thinking`. Raises `BadRequest` if
+    the two contradict each other, or `Unsupported`."""
     if body.thinking is None:
         return body.enable_thinking
     is_on = body.thinking.is_on
@@ -223,7 +224,8 @@ def _thinks(body: ChatBody) -> bool | None:
 
 
 def _thinking_tokens(body: ChatBody) -> int | None:
-    """Of all names. Raises `BadRequest` if they contradict each other."""
+    """Returns the thinking budget, under any of its names. Raises `BadRequest` if they contradict
+    each other."""
     budgets: dict[str, int | None] = {}
     if body.reasoning is not None:
         budgets["reasoning.max_tokens"] = body.reasoning.max_tokens
@@ -241,7 +243,8 @@ def _logprobs(body: ChatBody) -> int | None:
 
 
 def _effort(body: ChatBody) -> Effort | None:
-    """Of either field. Raises `BadRequest` if they contradict each other, or `Unsupported`."""
+    """Returns the effort, from `reasoning` or `reasoning_effort`. Raises `BadRequest` if the two
+    contradict each other, or `Unsupported`."""
     if body.reasoning is None:
         return body.reasoning_effort
     refuse_reasoning(body.reasoning)
@@ -254,12 +257,12 @@ def _effort(body: ChatBody) -> Effort | None:
 
 
 def _tools(body: ChatBody) -> tuple[DeclaredTools, ToolChoice]:
-    """The tools, and what the model may do with them."""
+    """Returns the tools, and what the model may do with them."""
     if body.tools and body.functions:
         raise BadRequest("functions is not allowed together with tools.", param="functions")
     tools = read_tools(body.tools or ())
     functions = read_functions(body.functions or ())
-    # Each choice is read with what it is about: a forced call of nothing is not valid.
+    # Each choice is parsed with its own tools: a forced call needs a tool that can be called.
     choice = read_choice(body.tool_choice, tools)
     call = read_function_call(body.function_call, functions)
     if tools.tools and call != AUTO:

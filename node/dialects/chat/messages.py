@@ -1,4 +1,4 @@
-"""The messages of a chat: what was said, called and answered so far."""
+"""Parses the messages of a chat request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -20,10 +20,10 @@ ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-"""As bodies spell them, and what they are."""
+"""Role names that a request may use, and the role that each stands for."""
 
 _MAY_SAY_NOTHING = ("assistant", "tool", "function")
-"""Roles whose messages need no content at all; of the others it may be null."""
+"""Roles whose messages may lack `content`; in the others it may be null."""
 _SPOKEN_BY: Mapping[Role, tuple[str, ...]] = {
     "assistant": (
         "tool_calls",
@@ -35,7 +35,7 @@ _SPOKEN_BY: Mapping[Role, tuple[str, ...]] = {
     ),
     "tool": ("tool_call_id",),
 }
-"""Fields that say something in messages of one role only."""
+"""Fields that are only allowed in messages of one role."""
 
 
 class CalledFunction(Lenient):
@@ -69,8 +69,8 @@ class MessageBody(Lenient):
 
 
 def read_messages(bodies: Sequence[MessageBody]) -> tuple[Message, ...]:
-    """The messages, in order. Raises `BadRequest` or `Unsupported` with the path of what is at
-    fault."""
+    """Returns the messages in order. Raises `BadRequest` or `Unsupported` with the path of the
+    field at fault."""
     messages: list[Message] = []
     for at, body in enumerate(bodies):
         messages.append(_message(body, at, messages))
@@ -111,8 +111,8 @@ def _refuse_misplaced(body: MessageBody, role: Role, path: str) -> None:
 
 
 def _with_more(content: Content, body: MessageBody) -> Content:
-    """With what the assistant said elsewhere: a refusal, and a sound, of which only the id comes
-    back."""
+    """Appends the parts of an assistant's message that lie outside `content`: its refusal, and
+    audio, of which clients send back only the id."""
     more = [body.refusal] if body.refusal else []
     if body.audio:
         more.append(line_of("audio"))
@@ -139,7 +139,8 @@ def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
 
 
 def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
-    """`own_id`: for a call without an id; the same message gets the same one in every request."""
+    """Parses a call. `own_id` is used if the call has no id; it depends on the message's position
+    only, so that later requests give the call the same one."""
     if call.type not in (None, "function", "custom"):
         raise unsupported(f"calls of type {call.type}", f"{path}.type")
     if call.type == "custom":
@@ -152,7 +153,8 @@ def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
 
 
 def _answered(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
-    """The id of the call that a tool's message answers; empty for a function's without a call."""
+    """Returns the id of the call that a tool message answers; empty for a message of role
+    `function` that follows no call."""
     if body.role == "tool":
         answered = body.tool_call_id or _unanswered(earlier)
         if not answered:
@@ -165,7 +167,7 @@ def _answered(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
 
 
 def _unanswered(earlier: Sequence[Message]) -> str:
-    """The id of the first call that waits for its result; empty if none does."""
+    """Returns the id of the first call without a result; empty if there is none."""
     answered = set()
     for message in reversed(earlier):
         if message.role != "tool":
@@ -190,7 +192,7 @@ def _content(body: MessageBody, path: str) -> Content:
     parts = tuple(
         _part(part, f"{path}[{i}]", body.role == "assistant") for i, part in enumerate(content)
     )
-    # One text is the same as a string, which every template takes.
+    # A single text becomes a string, which every chat template accepts.
     return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
 
 

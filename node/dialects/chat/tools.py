@@ -1,4 +1,4 @@
-"""The tools of a chat: which functions the model may call, and whether it must."""
+"""Parses the tools of a chat request, and whether the model may or must call them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from node.request import LeftOut, Tool
 
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,128}$"
 _NAMED_KINDS = ("function", "custom")
-"""Types of tools that a choice names."""
+"""Types of tools that a `tool_choice` can name."""
 
 
 class FunctionBody(Lenient):
@@ -49,8 +49,8 @@ class ToolBody(Lenient):
 
 
 def read_tools(given: Sequence[Mapping[str, Any]], field: str = "tools") -> DeclaredTools:
-    """The tools of `field`. Raises `BadRequest`, or `Unsupported` for tools of other types that
-    only a client could run."""
+    """Parses the tools of `field`. Raises `BadRequest`, or `Unsupported` for tools of another type
+    that only the client could run."""
     tools: list[tuple[Tool, str]] = []
     left_out: list[LeftOut] = []
     for at, each in enumerate(given):
@@ -63,14 +63,14 @@ def read_tools(given: Sequence[Mapping[str, Any]], field: str = "tools") -> Decl
 
 
 def read_functions(bodies: Sequence[FunctionBody]) -> DeclaredTools:
-    """The tools of the older field `functions`. Raises `BadRequest`."""
+    """Parses the older field `functions`. Raises `BadRequest`."""
     paths = [f"functions[{at}]" for at in range(len(bodies))]
     pairs = zip(bodies, paths, strict=True)
     return DeclaredTools(_by_name([(_tool(body, path), path) for body, path in pairs]))
 
 
 def read_choice(value: object, tools: DeclaredTools) -> ToolChoice:
-    """The field `tool_choice`, of a body with these tools. Raises `BadRequest` or
+    """Parses the field `tool_choice` of a body with these tools. Raises `BadRequest` or
     `Unsupported`."""
     field = "tool_choice"
     if value is None or value == "auto":
@@ -98,7 +98,8 @@ def _chosen(value: Mapping[str, Any], tools: DeclaredTools, field: str) -> ToolC
 
 
 def read_function_call(value: object, functions: DeclaredTools) -> ToolChoice:
-    """The older field `function_call`, of a body with these functions. Raises `BadRequest`."""
+    """Parses the older field `function_call` of a body with these functions. Raises
+    `BadRequest`."""
     field = "function_call"
     if value is None or value == "auto":
         return AUTO
@@ -152,7 +153,7 @@ def _name(value: Mapping[str, Any], path: str) -> str:
 
 
 def _read_tool(given: Mapping[str, Any], path: str) -> tuple[Tool, str]:
-    """And where its name is."""
+    """Returns the tool and the path of the object that has its name."""
     try:
         body = ToolBody.model_validate(given)
     except ValidationError as exc:

@@ -1,4 +1,4 @@
-"""OpenAI's completions: text that goes on from a prompt, in and out."""
+"""OpenAI's completions API: parses its bodies and serializes its responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ _NO_TEMPLATE = "A prompt goes without a chat template."
 _encode = msgspec.json.Encoder().encode
 
 
-# `false` is a chat's way to ask for none.
+# `false` is how a chat request turns logprobs off.
 _LogprobCount = Annotated[
     Annotated[int, Field(ge=0, le=5)] | None,
     BeforeValidator(lambda value: None if value is False else value),
@@ -105,17 +105,17 @@ COMPLETIONS = FieldTable(
 
 @dataclass(frozen=True, slots=True)
 class CompletionStyle:
-    """What of an answer's spelling the body asked for."""
+    """Options of the request that change how its response is serialized."""
 
     include_usage: bool = False
-    """A stream ends with a chunk of usage."""
+    """True: the stream ends with a chunk that has the usage."""
     choices: int = 1
     has_logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AskedCompletion:
-    """A completion's body that has been read."""
+    """A parsed completion request."""
 
     request: TextRequest
     style: CompletionStyle
@@ -125,7 +125,7 @@ class AskedCompletion:
 
 
 def read_completion(body: bytes) -> AskedCompletion:
-    """Reads a body. Raises `BadRequest` or `Unsupported`."""
+    """Parses a request body. Raises `BadRequest` or `Unsupported`."""
     parsed = COMPLETIONS.read(body)
     usage = wants_usage(parsed)
     choices = parsed.n or 1
@@ -171,14 +171,15 @@ def _is_token(item: object) -> bool:
 
 @dataclass(slots=True)
 class _Choice:
-    """One choice's chunks begin so, and its tokens where the last ones ended."""
+    """The bytes that begin each chunk of one choice, and the offset at which its next token
+    begins."""
 
     head: bytes
     offsets: TextOffsets = field(default_factory=TextOffsets)
 
 
 class CompletionAnswer:
-    """The writer of a completion's answer: all parts are text."""
+    """Serializes the response to a completion request; every part is plain text."""
 
     silence = KEEP_ALIVE
 
@@ -192,7 +193,7 @@ class CompletionAnswer:
         }
         # A JSON object without its closing brace, so that choices can follow.
         self._chunk = b"data: " + _encode(self._fields)[:-1] + b',"choices":['
-        # The specification has no null for usage here, unlike for a chat.
+        # Unlike for a chat, OpenAI's specification does not allow null for usage here.
         self._end = b"]}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}' + self._end
         self._choices = [
@@ -200,7 +201,7 @@ class CompletionAnswer:
         ]
 
     def accepted(self, accepted: Accepted) -> None:
-        """A completion's stream tells usage at its end only."""
+        """Does nothing: a completion's stream has its usage in the last chunk only."""
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         pieces: list[bytes] = []
@@ -225,7 +226,7 @@ class CompletionAnswer:
         return b"data: " + error_body(error) + b"\n\n"
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
-        """As `Writer.whole`. Raises `EngineFault` without usage."""
+        """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
         choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
         return _encode(
             {**self._fields, "choices": choices, "usage": usage_fields(answers[0].usage)}

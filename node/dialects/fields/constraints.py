@@ -1,4 +1,5 @@
-"""What a body holds the answer's text to, as a `Constraint`."""
+"""Parses the fields of a body that constrain the response's text (structured output) into a
+`Constraint`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,11 +13,11 @@ from node.ipc.generate import Constraint, ConstraintKind
 from node.parsing.constraints.schema import LONGEST
 
 MAX_SCHEMA_LENGTH = LONGEST
-"""Characters of a schema, a pattern, a list of choices or a grammar."""
+"""Most characters of a schema, a pattern, a list of choices or a grammar."""
 
 
 class ConstraintFields(Lenient):
-    """All ways to say it, of which a body may have one."""
+    """All fields that set a constraint; a body may use one of them."""
 
     response_format: object = None
     structured_outputs: dict[str, Any] | None = None
@@ -42,16 +43,17 @@ CONSTRAINT_NOTES: Mapping[str, str] = {
     "guided_choice": f"A list of texts, one of which is the answer. {_ONE}",
     "guided_grammar": f"A grammar in Lark's notation. {_ONE}",
 }
-"""For a dialect's `FieldTable`."""
+"""Notes for a dialect's `FieldTable`."""
 
 
 def json_object(param: str) -> Constraint:
-    """Any JSON object."""
+    """Returns a constraint to any JSON object."""
     return Constraint(ConstraintKind.JSON_OBJECT, param)
 
 
 def json_schema(schema: object, param: str) -> Constraint:
-    """JSON that fits the schema of the field `param`. Raises `BadRequest`."""
+    """Returns a constraint to JSON that fits `schema`, the value of the field `param`. Raises
+    `BadRequest`."""
     if not isinstance(schema, Mapping):
         raise BadRequest(f"{param} must be a JSON schema, an object.", param=param)
     try:
@@ -62,17 +64,17 @@ def json_schema(schema: object, param: str) -> Constraint:
 
 
 def regex(pattern: object, param: str) -> Constraint:
-    """Text that matches the whole pattern. Raises `BadRequest`."""
+    """Returns a constraint to text that matches the whole pattern. Raises `BadRequest`."""
     return _constraint(ConstraintKind.REGEX, _text(pattern, param), param)
 
 
 def lark(grammar: object, param: str) -> Constraint:
-    """Text of a Lark grammar. Raises `BadRequest`."""
+    """Returns a constraint to text of a Lark grammar. Raises `BadRequest`."""
     return _constraint(ConstraintKind.LARK, _text(grammar, param), param)
 
 
 def choice(texts: object, param: str) -> Constraint:
-    """One of several texts. Raises `BadRequest`."""
+    """Returns a constraint to one of several texts. Raises `BadRequest`."""
     is_list = isinstance(texts, list) and all(isinstance(text, str) and text for text in texts)
     if not texts or not is_list:
         raise BadRequest(f"{param} must be a list of texts, none empty.", param=param)
@@ -80,8 +82,9 @@ def choice(texts: object, param: str) -> Constraint:
 
 
 def response_format(value: object, param: str = "response_format") -> Constraint | None:
-    """Of OpenAI's object with a `type`, whose schema lies under `json_schema`, or beside the type
-    as in `/v1/responses`. Raises `BadRequest` or `Unsupported`."""
+    """Returns the constraint of OpenAI's format object; None for the type `text`. Its schema lies
+    under `json_schema`, or beside the type as in `/v1/responses`. Raises `BadRequest` or
+    `Unsupported`."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -98,14 +101,14 @@ def response_format(value: object, param: str = "response_format") -> Constraint
         if schema is None:
             raise BadRequest(f"{path} has no schema.", param=path)
         return json_schema(schema, f"{path}.schema")
-    # Other servers take a schema with json_object too.
+    # Other servers accept a schema with json_object too.
     is_any = schema is None or schema == {}
     return json_object(param) if is_any else _object_schema(schema, f"{path}.schema")
 
 
 def format_owner(value: Mapping[str, Any], param: str) -> tuple[Mapping[str, Any], str]:
-    """Where a format has its name and its schema: itself, or what lies under `json_schema`; and
-    that one's path. Raises `BadRequest`."""
+    """Returns the object that has the format's name and schema, and that object's path: the format
+    itself, or its `json_schema`. Raises `BadRequest`."""
     nested = value.get("json_schema")
     if nested is not None and not isinstance(nested, Mapping):
         raise BadRequest(f"{param}.json_schema must be an object.", param=f"{param}.json_schema")
@@ -113,13 +116,13 @@ def format_owner(value: Mapping[str, Any], param: str) -> tuple[Mapping[str, Any
 
 
 def _format_schema(value: Mapping[str, Any], param: str) -> tuple[object, str]:
-    """The schema, None for one that is not there; and the path of what has it."""
+    """Returns the schema, None if there is none, and the path of the object that has it."""
     owner, path = format_owner(value, param)
     return owner.get("schema"), path
 
 
 def _object_schema(schema: object, param: str) -> Constraint:
-    """An object that fits the schema. Raises `BadRequest`."""
+    """Returns a constraint to an object that fits the schema. Raises `BadRequest`."""
     if isinstance(schema, Mapping):
         kind = schema.get("type", "object")
         if kind != "object" and not (isinstance(kind, list) and "object" in kind):
@@ -132,8 +135,8 @@ def _object_schema(schema: object, param: str) -> Constraint:
 
 
 def read_constraint(fields: ConstraintFields) -> Constraint | None:
-    """The one of all of them. Raises `BadRequest` where there are two, or one is not valid, and
-    `Unsupported`."""
+    """Returns the constraint of a body, None if it has none. Raises `BadRequest` if a body has two
+    or an invalid one, and `Unsupported`."""
     found = [response_format(fields.response_format)]
     if fields.structured_outputs is not None:
         found += _structured(fields.structured_outputs)
@@ -160,7 +163,8 @@ def _structured(value: Mapping[str, Any]) -> list[Constraint | None]:
         elif name == "json_object":
             found.append(json_object(path) if each else None)
         elif each and name != "disable_fallback":
-            # There is nothing to fall back to; the others change what is allowed.
+            # This server has no fallback that could be disabled; the other options change what the
+            # grammar allows.
             raise unsupported(path, path)
     return found
 
@@ -170,7 +174,7 @@ def _json(value: object, param: str) -> Constraint:
         return json_schema(value, param)
     _refuse_long(value, param)
     try:
-        # As strict as the body: Python's own reader takes halves of surrogate pairs.
+        # As strict as the parser of the body; Python's own accepts halves of surrogate pairs.
         schema = _ANY_JSON.validate_json(value)
     except ValidationError:
         raise BadRequest(f"{param} is not valid JSON.", param=param) from None

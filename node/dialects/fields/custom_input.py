@@ -1,4 +1,5 @@
-"""The text that answers a custom tool, which the model gives as the only argument of a function."""
+"""Converts between a custom tool's input, which is text, and the arguments of the function by which
+the model calls it: the text is their only member."""
 
 import json
 import re
@@ -6,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 INPUT = "input"
-"""Name of the argument."""
+"""Name of the function's only argument."""
 PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -15,47 +16,51 @@ PARAMETERS: Mapping[str, Any] = {
 }
 
 _LONGEST_BEGIN = 64
-"""Characters."""
+"""Most characters before the text that the prefix of a call's arguments may have."""
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 _HEX, _HIGH, _LOW = r"[0-9a-fA-F]{4}", r"[dD][89abAB]", r"[dD][c-fC-F]"
 _CHARACTERS = re.compile(
     r'(?:[^"\\]+|\\[^u]'
     rf"|\\u(?!{_HIGH}){_HEX}"
     rf"|\\u{_HIGH}[0-9a-fA-F]{{2}}"
-    # A character of two codes is whole with the second; else something else has to follow.
+    # A surrogate pair is whole with its second half; a lone first half needs something else behind
+    # it.
     rf"(?:\\u{_LOW}[0-9a-fA-F]{{2}}|(?=[^\\]|\\[^u]|\\u(?!{_LOW}){_HEX})))*"
 )
-"""Of a JSON string, as far as each is whole."""
+"""Matches the characters of a JSON string up to the last one that is complete."""
 
 
 def arguments_of(text: str) -> str:
-    """The arguments of a call that answered with this text."""
+    """Returns the arguments of a call whose input is this text."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 def input_of(arguments: str) -> str:
-    """The text of a call whose arguments are whole."""
+    """Returns the input of a call whose arguments are complete."""
     reader = InputReader()
     return reader.take(arguments) + reader.rest()
 
 
 class InputReader:
-    """Reads the text out of the JSON of a call's arguments as it comes, in pieces of any length.
-    Arguments of another form, which a model may say that is not held, are the text as they are,
-    or their only string."""
+    """Extracts the input from the JSON of a call's arguments as it streams in, in pieces of any
+    length.
+
+    A model whose output is not constrained may generate arguments of another form. Their only
+    string is then the input, or else their text as it is.
+    """
 
     def __init__(self) -> None:
         self._held = ""
-        """What has come and is not told."""
+        """Received, but not returned yet."""
         self._others: list[str] = []
-        """What has come of arguments of another form."""
+        """Pieces received of arguments of another form."""
         self._is_inside = False
-        """Of the text."""
+        """True while the input's own characters are being read."""
         self._has_ended = False
-        """The text; nothing of what follows is told."""
+        """True after the end of the input; anything behind it is dropped."""
 
     def take(self, piece: str) -> str:
-        """What of the text has come with the piece; may be nothing."""
+        """Returns the input that is complete with this piece; may be empty."""
         if self._has_ended:
             return ""
         if self._others:
@@ -72,12 +77,12 @@ class InputReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the arguments have come, as far as the text goes."""
+        """True if the arguments have been received up to the end of the input."""
         held = "".join(self._others) or self._held
         return self._has_ended or (not self._is_inside and _is_json(held))
 
     def rest(self) -> str:
-        """What is left to tell at the end of the call."""
+        """Returns the rest of the input at the end of the call."""
         if self._is_inside:
             return ""
         held = "".join(self._others) or self._held
@@ -91,7 +96,7 @@ class InputReader:
         return _whole(values[0]) if len(values) == 1 and isinstance(values[0], str) else held
 
     def _begin(self) -> bool:
-        """Whether the text has begun."""
+        """Returns True if the input has begun."""
         found = _BEGIN.match(self._held)
         if found is not None:
             self._held = self._held[found.end() :]
@@ -114,7 +119,7 @@ def _decoded(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """Without halves of characters, which no answer can hold."""
+    """Replaces lone surrogates, which cannot be encoded in a response."""
     try:
         text.encode()
     except UnicodeEncodeError:

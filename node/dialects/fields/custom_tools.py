@@ -1,6 +1,6 @@
-"""Custom tools: those that are answered with text, which may have a grammar.
+"""Custom tools: tools whose input is text, which a grammar may constrain.
 
-The model knows one as a function with the text as its only argument.
+The model sees each as a function with that text as its only argument.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ _SYNTAXES: Mapping[str, str] = {"lark": "Lark grammar", "regex": "regular expres
 
 @dataclass(frozen=True, slots=True)
 class InputGrammar:
-    """What the text of a custom tool has to be."""
+    """The grammar that a custom tool's input must match."""
 
     syntax: str
     definition: str
     path: str
-    """Of its definition in the body."""
+    """Path of the definition in the body."""
 
 
 def read_format(value: object, path: str) -> InputGrammar | None:
-    """The field `format` of a custom tool, whose grammar lies within it or under `grammar`. Raises
-    `BadRequest` or `Unsupported`."""
+    """Parses the field `format` of a custom tool, whose grammar lies within it or under `grammar`.
+    Raises `BadRequest` or `Unsupported`."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -49,7 +49,7 @@ def read_format(value: object, path: str) -> InputGrammar | None:
 def custom_tool(
     name: str, description: str | None, grammar: InputGrammar | None, path: str
 ) -> Tool:
-    """The tool as the model knows it. `path` is its own."""
+    """Returns the tool as the model sees it. `path` is the tool's own in the body."""
     texts = [description or ""]
     if grammar is not None:
         about = _SYNTAXES[grammar.syntax]

@@ -1,6 +1,6 @@
-"""Reading bodies: fields that are applied, refused by name, or without any effect to have.
+"""Parses request bodies by a table of their fields: those that are applied, refused or ignored.
 
-A dialect's `FieldTable` says which is which; reading and the documentation both go by it.
+Each dialect has one `FieldTable`; the documentation is generated from it too.
 """
 
 import json
@@ -18,16 +18,16 @@ MAX_INT = 2**31 - 1
 
 class _FirstFault(FailFast):
     __hash__ = object.__hash__
-    """Types with it are parts of unions."""
+    """Hashable, since the types annotated with it are members of unions."""
 
 
 FIRST_FAULT = _FirstFault()
-"""Of a list of a body, of whose faults one is told: no other is looked for, since each takes a
+"""Stops the validation of a list at its first error: only one is reported, and each takes a
 kilobyte of memory."""
 
 
 class Lenient(BaseModel):
-    """A JSON object whose other fields are kept and mean nothing by themselves."""
+    """A JSON object that keeps unknown fields without interpreting them."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -37,38 +37,39 @@ Body = TypeVar("Body", bound=Lenient)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A field that this version cannot honour."""
+    """A field that this version does not support, and the values of it that are accepted all the
+    same."""
 
     is_neutral: Callable[[object], bool]
-    """Whether a value asks for nothing; such values are taken."""
+    """True for values that have no effect; those are accepted."""
     taken: str
-    """Those values in words, for the documentation and the caller: `null or 1`."""
+    """The accepted values in words, for the documentation and the error message: `null or 1`."""
     why: str = ""
-    """More than that it is not supported, as a sentence; for the caller."""
+    """A sentence for the error message that says more than "not supported"; may be empty."""
 
 
 def absent(value: object) -> bool:
-    """Only null, or no field at all."""
+    """Accepts null and a missing field only."""
     return value is None
 
 
 def falsy(value: object) -> bool:
-    """null, false, 0, and what is empty."""
+    """Accepts null, false, 0, and empty values."""
     return not value
 
 
 def off(value: object) -> bool:
-    """Only null and false; not 0, which says something."""
+    """Accepts null and false only; not 0, which has a meaning."""
     return value is None or value is False
 
 
 def on(value: object) -> bool:
-    """Only null and true."""
+    """Accepts null and true only."""
     return value is None or value is True
 
 
 def only(*values: object) -> Callable[[object], bool]:
-    """null, or one of these values; true and false are not 1 and 0."""
+    """Accepts null and these values; true and false are not 1 and 0."""
     return lambda value: (
         value is None or any(type(value) is type(each) and value == each for each in values)
     )
@@ -76,20 +77,20 @@ def only(*values: object) -> Callable[[object], bool]:
 
 @dataclass(frozen=True, slots=True)
 class FieldTable(Generic[Body]):
-    """All top-level fields that a path knows; others are ignored."""
+    """All top-level fields that a path knows; unknown ones are ignored."""
 
     body: type[Body]
-    """Its fields are applied."""
+    """The model of the body; its fields are applied."""
     notes: Mapping[str, str]
-    """How, for the documentation; by field, for all fields of `body`."""
+    """For the documentation: how each field of `body` is applied."""
     refused: Mapping[str, Refusal]
     ignored: Mapping[str, str]
-    """Why there is nothing to apply, for the documentation: by field, those that only label a
-    request or ask for what always happens."""
+    """For the documentation: reasons why there is nothing to apply, by field. These fields only
+    label a request, or request what happens anyway."""
 
     def read(self, data: bytes) -> Body:
-        """The validated body. Raises `BadRequest`, `BodyTooLarge`, or `Unsupported` for a refused
-        field."""
+        """Returns the validated body. Raises `BadRequest`, `BodyTooLarge`, or `Unsupported` for a
+        refused field."""
         if has_too_many_values(data):
             raise BodyTooLarge(TOO_MANY)
         try:
@@ -110,8 +111,8 @@ def _not_taken(name: str, taken: str) -> str:
 
 
 def refuse_invalid(exc: ValidationError, prefix: str = "") -> NoReturn:
-    """The first problem that pydantic found, as a `BadRequest` that names the field; `prefix` is
-    the path of what was validated."""
+    """Raises pydantic's first error as a `BadRequest` that names the field; `prefix` is the path of
+    the validated value."""
     problem = exc.errors(include_url=False, include_input=False, include_context=False)[0]
     reason = problem["msg"][0].lower() + problem["msg"][1:]
     path = prefix
@@ -132,13 +133,14 @@ def refuse_invalid(exc: ValidationError, prefix: str = "") -> NoReturn:
 
 
 def arguments_text(given: object) -> str:
-    """The arguments of an earlier call as text: JSON, or the client's own, whatever that is. An
-    answer that was cut off has half an object, and its session has to go on."""
+    """Returns the arguments of an earlier call as text: JSON, or the client's string, unchecked. A
+    response that was cut off has an incomplete object, and its session must be able to continue."""
     if isinstance(given, str):
         return given
     return "" if given is None else json.dumps(given, ensure_ascii=False)
 
 
 def unsupported(what: str, param: str) -> Unsupported:
-    """That this version does not do `what`, which `param` asks for."""
+    """Returns the error that this version does not support `what`, which the field `param`
+    requests."""
     return Unsupported(f"This version of mlx-fleet does not support {what}.", param=param)

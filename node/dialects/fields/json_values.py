@@ -1,4 +1,4 @@
-"""JSON values of a body as the rest of the program may have them."""
+"""Normalizes JSON values of a body for the code behind the dialects."""
 
 import math
 from typing import Any
@@ -7,12 +7,13 @@ from node.errors import BadRequest
 
 _VALUES = ("const", "enum")
 _NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
-"""Keywords of JSON Schema whose value is no schema, and those that hold schemas by name."""
+"""Keywords of JSON Schema: those whose value is not a schema, and those whose value maps names to
+schemas."""
 
 
 def json_without_null(value: Any, path: str) -> Any:
-    """The value without the fields that are null, deeply; a list keeps its nulls. Raises
-    `BadRequest` for numbers that JSON's readers do not share."""
+    """Returns the value without its null fields, at any depth; lists keep their nulls. Raises
+    `BadRequest` for numbers that JSON parsers treat differently."""
     if isinstance(value, dict):
         return {
             key: json_without_null(each, path) for key, each in value.items() if each is not None
@@ -23,8 +24,8 @@ def json_without_null(value: Any, path: str) -> Any:
 
 
 def tool_schema(schema: Any, path: str) -> Any:
-    """A JSON schema without its keywords that are null, deeply, as some clients send those that
-    they do not use. The values of `const` and `enum` stay as they are. Raises as
+    """Returns a JSON schema without its null keywords, at any depth: some clients send null for
+    keywords that they do not use. The values of `const` and `enum` stay as they are. Raises as
     `json_without_null`."""
     if isinstance(schema, list):
         return [tool_schema(each, path) for each in schema]
@@ -41,7 +42,7 @@ def _keyword(key: str, value: Any, path: str) -> Any:
     if key in _VALUES:
         return _as_it_is(value, path)
     if key in _NAMED_SCHEMAS and isinstance(value, dict):
-        # Names are no keywords, whatever they are.
+        # The keys here are names, not keywords, even where they look like one.
         named = ((name, each) for name, each in value.items() if each is not None)
         return {name: tool_schema(each, path) for name, each in named}
     return tool_schema(value, path)
@@ -56,7 +57,8 @@ def _as_it_is(value: Any, path: str) -> Any:
 
 
 def _shared(value: Any, path: str) -> Any:
-    """A value that is no container, as long as all readers of JSON have the same of it."""
+    """Returns a scalar if all JSON parsers read the same value from it, else raises
+    `BadRequest`."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise BadRequest(f"{path} holds an integer of more than 64 bits.", param=path)
     if isinstance(value, float) and not math.isfinite(value):

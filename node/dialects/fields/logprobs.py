@@ -1,4 +1,4 @@
-"""How OpenAI's dialects tell the probabilities of an answer's tokens."""
+"""Log probabilities of tokens, as OpenAI's dialects serialize them."""
 
 import codecs
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from node.ipc.messages import Alternative, TokenLogprob
 
 
 def alternative(token: Alternative) -> dict[str, object]:
-    """A token with its logarithm and its bytes."""
+    """Returns a token with its log probability and its UTF-8 bytes."""
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.data)}
 
 
 def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, object]]:
-    """As chat and responses list them."""
+    """Returns the list that chat and responses use."""
     return [
         {**alternative(each.token), "top_logprobs": [alternative(other) for other in each.top]}
         for each in tokens
@@ -20,15 +20,16 @@ def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, object]]:
 
 
 class TextOffsets:
-    """The older form, of one answer: lists side by side, with where each token begins."""
+    """The format of completions: parallel lists, with the offset of each token. One instance serves
+    one choice."""
 
     def __init__(self) -> None:
         self._characters = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def lists(self, tokens: Sequence[TokenLogprob]) -> dict[str, object]:
-        """The tokens that come next. An offset counts characters of the answer's tokens; one that
-        completes a character begins where that does."""
+        """Returns the lists for the tokens that follow. Offsets count characters of the response's
+        tokens; a token that completes a character begins where that character begins."""
         offsets = []
         for each in tokens:
             offsets.append(self._characters)
@@ -42,7 +43,8 @@ class TextOffsets:
 
 
 def _by_text(token: TokenLogprob) -> dict[str, float]:
-    """The likeliest and the token itself; of tokens with one text, the likeliest."""
+    """Maps texts to log probabilities, for the likeliest tokens and the sampled one; of tokens with
+    the same text, the likeliest counts."""
     found: dict[str, float] = {}
     for each in (*token.top, token.token):
         found.setdefault(each.text, each.logprob)

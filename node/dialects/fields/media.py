@@ -1,7 +1,8 @@
-"""Pictures, sounds and files in a conversation with a model that takes text only.
+"""Images, audio and files in a conversation with a model that accepts text only.
 
-A session must not end because a tool has shown a picture, or a user did some turns ago: the model
-is told that something was left out. Only what the user shows now is refused.
+A session must not fail because a tool returned an image, or because the user sent one some turns
+ago: a line of text then says that something was left out. Only media in the user's current message
+are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,19 +15,19 @@ from node.request import Content, MediaPart, Message, TextPart
 
 _SYSTEMS = ("system", "developer")
 _CLIENTS_OWN = ("<system-reminder>", "<image name=", "</image>")
-"""What clients themselves put into a user's message begins so: Claude Code, and Codex around each
-picture."""
+"""Prefixes of texts that clients themselves add to a user's message: Claude Code, and Codex around
+each image."""
 
 
 def media_part(part: Mapping[str, Any], path: str) -> MediaPart | None:
-    """A content part that is media; None for another one."""
+    """Returns the content part if it is media, else None."""
     noun = noun_of(part.get("type"))
     return None if noun is None else MediaPart(noun, line_of(noun), f"{path}.type")
 
 
 def text_only(messages: Sequence[Message]) -> list[Message]:
-    """The messages with a line of text in place of all media. Raises `Unsupported` for media in
-    what the user says now."""
+    """Returns the messages with a line of text in place of each media part. Raises `Unsupported`
+    for media in the user's current message."""
     asked = _asked(messages)
     if asked is not None:
         _refuse_shown_now(messages[asked].content)
@@ -34,9 +35,9 @@ def text_only(messages: Sequence[Message]) -> list[Message]:
 
 
 def _asked(messages: Sequence[Message]) -> int | None:
-    """Index of the user's message that waits for its answer; None where results of tools do. Behind
-    those, clients put the pictures of a tool into a user's message where results have no place for
-    them."""
+    """Returns the index of the user's message that this request answers; None if it answers tool
+    results. After tool results, clients put a tool's images into a user message where results have
+    no place for them."""
     spoken = [at for at, each in enumerate(messages) if each.role not in _SYSTEMS]
     if not spoken or messages[spoken[-1]].role != "user":
         return None
@@ -51,9 +52,9 @@ def _has_media(content: Content) -> bool:
 
 
 def _refuse_shown_now(content: Content) -> None:
-    """Raises `Unsupported` for media at the end of what is said, or at its begin with one text
-    behind them. Those before more were refused once: clients put all that a user says without an
-    answer into one message, and send it again with all that follows."""
+    """Raises `Unsupported` for media at the end of the message, or at its beginning with one text
+    behind them. Media before other texts were refused in an earlier request: clients join all user
+    messages that got no response into one, and send it again with each later request."""
     if isinstance(content, str):
         return
     behind = sum(map(_is_said, content))
@@ -76,5 +77,5 @@ def _is_said(part: TextPart | MediaPart) -> bool:
 def _as_text(message: Message) -> Message:
     assert not isinstance(message.content, str)
     parts = [TextPart(part.text) for part in message.content]
-    # One text is the same as a string, which every template takes.
+    # A single text becomes a string, which every chat template accepts.
     return replace(message, content=parts[0].text if len(parts) == 1 else tuple(parts))

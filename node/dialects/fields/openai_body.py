@@ -1,4 +1,5 @@
-"""What the bodies of OpenAI's chat and completions have in common, and how usage is told."""
+"""Fields that the bodies of OpenAI's chat and completions share, and the `usage` object of their
+responses."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -35,7 +36,8 @@ class OpenAIBody(SamplingFields, ConstraintFields):
 
 
 def wants_usage(body: OpenAIBody) -> bool:
-    """Whether a stream is to end with a chunk of usage. Raises `BadRequest` or `Unsupported`."""
+    """Returns True if the stream is to end with a chunk that has the usage. Raises `BadRequest` or
+    `Unsupported`."""
     options = body.stream_options
     if options is None:
         return False
@@ -47,7 +49,8 @@ def wants_usage(body: OpenAIBody) -> bool:
 
 
 def usage_fields(usage: RowUsage | None) -> dict[str, object]:
-    """The answer's `usage`. Raises `EngineFault` if the engine told none."""
+    """Returns the response's `usage` object. Raises `EngineFault` if the engine reported no
+    usage."""
     if usage is None:
         raise EngineFault("The engine ended the request without its accounts.")
     details = {"reasoning_tokens": usage.reasoning_tokens}
@@ -79,7 +82,7 @@ NOTES: Mapping[str, str] = {
         "Default 1."
     ),
 }
-"""By field of `OpenAIBody`."""
+"""Notes by field of `OpenAIBody`."""
 
 REFUSED: Mapping[str, Refusal] = {
     **REFUSED_BY_ALL,
@@ -96,4 +99,4 @@ REFUSED: Mapping[str, Refusal] = {
     "stop_sequences": renamed("stop_sequences", "stop"),
     "max_output_tokens": renamed("max_output_tokens", "max_completion_tokens"),
 }
-"""For a dialect's `FieldTable`."""
+"""Refusals for a dialect's `FieldTable`."""

@@ -8,7 +8,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def error_body(error: NodeError, request_id: str = "") -> bytes:
-    """The JSON of a failure; `request_id`, where there is one, stands beside the error."""
+    """Returns the JSON of an error. `request_id`, unless empty, is a sibling of `error`."""
     fields = {"message": error.message, "type": error.kind, "param": error.param}
     body: dict[str, object] = {"error": {**fields, "code": error.code}}
     if request_id:

@@ -1,6 +1,6 @@
-"""Fields that the dialects treat alike: other servers' extras, and names of other dialects.
+"""Fields that all dialects treat alike: extensions of other servers, and names from other dialects.
 
-A client that knows a field from one path is not left to believe that another path applies it.
+A field that one path applies must not be silently ignored by another.
 """
 
 from collections.abc import Mapping
@@ -19,23 +19,24 @@ from node.errors import Unsupported
 
 
 def is_empty(value: object) -> bool:
-    """null, and an empty string, list or object; not 0 or false, which say something."""
+    """True for null and for an empty string, list or object; not for 0 or false, which have a
+    meaning."""
     return value is None or value in ("", [], {})
 
 
 def renamed(name: str, here: str) -> Refusal:
-    """Of a field that a dialect spells otherwise: `name` is called `here`."""
+    """Refuses a field under the name of another dialect: `name` is called `here`."""
     return Refusal(is_empty, "null or empty", f"{name} is called {here} here.")
 
 
 def elsewhere(name: str, path: str = "/v1/responses") -> Refusal:
-    """Of a field that only another path has."""
+    """Refuses a field that only `path` has."""
     return Refusal(is_empty, "null or empty", f"Only {path} knows {name}.")
 
 
 def refuse_reasoning(reasoning: Lenient) -> None:
-    """Refuses what an object `reasoning` may hold elsewhere, but for `effort` and `max_tokens`,
-    which its class has to name. Raises `Unsupported`."""
+    """Refuses members of an object `reasoning` that other servers accept. Its class has to declare
+    `effort` and `max_tokens`, which are applied. Raises `Unsupported`."""
     extra = reasoning.model_extra or {}
     if extra.get("enabled") is not None:
         raise Unsupported(
@@ -50,7 +51,7 @@ ONE_ANSWER: Mapping[str, Refusal] = {
     "best_of": Refusal(only(1), "null or 1"),
     "num_return_sequences": Refusal(only(1), "null or 1", "This path gives one answer a request."),
 }
-"""Of paths whose answers have no choices."""
+"""Refusals for paths whose responses have no choices."""
 
 NO_GUIDES: Mapping[str, Refusal] = {
     name: Refusal(absent, "null", f"Only chats and completions know {name}.")
@@ -62,11 +63,12 @@ NO_GUIDES: Mapping[str, Refusal] = {
         "guided_grammar",
     )
 }
-"""Of paths that know only their own dialect's way to hold an answer."""
+"""Refusals for paths that accept a constraint only in their own dialect's form."""
 
 
 def format_elsewhere(here: str) -> Mapping[str, Refusal]:
-    """Other servers' names for what holds an answer, which a dialect calls `here`."""
+    """Returns refusals of other servers' names for structured output, which the dialect calls
+    `here`."""
     return {
         **{name: renamed(name, here) for name in ("format", "guided_decoding", "response_schema")},
         "json_mode": Refusal(off, "null or false", f"json_mode is called {here} here."),
@@ -80,11 +82,12 @@ BUDGETS_ELSEWHERE = (
     "thinking_budget_tokens",
     "thinking_tokens",
 )
-"""Other servers' names for a limit of thinking that no path here knows."""
+"""Other servers' names for a thinking budget that no path here accepts."""
 
 
 def budgets_elsewhere(here: str) -> Mapping[str, Refusal]:
-    """The same for a limit of thinking."""
+    """Returns refusals of other servers' names for a thinking budget, which the dialect calls
+    `here`."""
     return {name: renamed(name, here) for name in BUDGETS_ELSEWHERE}
 
 
@@ -146,7 +149,8 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "truncation": Refusal(only("disabled"), "null or disabled"),
     "web_search_options": Refusal(absent, "null"),
 }
-"""For the `FieldTable` of each dialect, which may say more about some. Most are other servers'."""
+"""Refusals for the `FieldTable` of every dialect, which may say more about some fields. Most are
+extensions of other servers."""
 
 IGNORED: Mapping[str, str] = {
     "user": "A label.",
@@ -169,4 +173,4 @@ IGNORED: Mapping[str, str] = {
     "video_fps": "Says something only with video parts.",
     "video_max_frames": "Says something only with video parts.",
 }
-"""For a dialect's `FieldTable`."""
+"""Ignored fields for a dialect's `FieldTable`, with the reason."""

@@ -1,4 +1,4 @@
-"""The fields about sampling and ending that the dialects share."""
+"""Fields for sampling and for the end of a response, as the dialects share them."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -18,7 +18,8 @@ _TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 
 
 class SamplingFields(Lenient):
-    """How to pick tokens; null means the default. A dialect narrows what it bounds otherwise."""
+    """Sampling options; null means the default. A dialect overrides fields that have other bounds
+    there."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -43,11 +44,11 @@ SAMPLING_NOTES: Mapping[str, str] = {
     "frequency_penalty": "-2 to 2, for each time that the answer holds the token.",
     "logit_bias": "An object of token id to a number from -100 to 100.",
 }
-"""For a dialect's `FieldTable`, by field of `SamplingFields`."""
+"""Notes for a dialect's `FieldTable`, by field of `SamplingFields`."""
 
 
 def sampling_params(fields: SamplingFields) -> SamplingParams:
-    """The validated fields with the defaults in place of null."""
+    """Returns the validated fields, with defaults in place of null."""
     default = SamplingParams()
     top_k = fields.top_k or 0
     penalty = fields.repetition_penalty
@@ -65,8 +66,8 @@ def sampling_params(fields: SamplingFields) -> SamplingParams:
 
 
 def stop_strings(value: object, field: str) -> tuple[str, ...]:
-    """The stop strings of `field`: null, a string, or a list of at most `MAX_STOPS`, none empty.
-    Raises `BadRequest`."""
+    """Returns the stop strings of `field`: null, a string, or a list of at most `MAX_STOPS`
+    strings, none empty. Raises `BadRequest`."""
     stops = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise BadRequest(f"{field} must be a string or a list of strings, none empty.", param=field)
@@ -76,6 +77,6 @@ def stop_strings(value: object, field: str) -> tuple[str, ...]:
 
 
 def token_limit(*limits: int | None) -> int | None:
-    """The first limit that the client gave, in tokens, brought within 31 bits; None if none."""
+    """Returns the first limit that is set, in tokens, clamped to 31 bits; None if there is none."""
     given = next((limit for limit in limits if limit is not None), None)
     return None if given is None else min(given, MAX_INT)

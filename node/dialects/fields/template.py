@@ -1,4 +1,4 @@
-"""What a body tells the chat template besides messages and tools."""
+"""Options of a body for the chat template, besides messages and tools."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,8 +14,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 def template_options(
     *, thinking: bool | None, effort: Effort | None, kwargs: Mapping[str, Any] | None
 ) -> TemplateOptions:
-    """The options of `enable_thinking`, an effort, and `chat_template_kwargs`; an effort of none
-    turns thinking off. Raises `BadRequest`."""
+    """Combines `enable_thinking`, an effort and `chat_template_kwargs`; the effort `none` turns
+    thinking off. Raises `BadRequest`."""
     kept = _own_variables(kwargs or {})
     if effort != "none":
         return TemplateOptions(thinking, effort, kept)

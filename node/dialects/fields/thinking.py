@@ -1,5 +1,5 @@
-"""How much an answer may think: the names that servers have for one limit, and other vendors'
-object `thinking`."""
+"""The thinking budget under the names that several servers use, and other vendors' object
+`thinking`."""
 
 from typing import Annotated
 
@@ -9,13 +9,13 @@ from node.dialects.fields.field_table import MAX_INT, Lenient, unsupported
 from node.errors import BadRequest
 
 NO_LIMIT = -1
-"""As clients say it."""
+"""The number by which clients say "no limit"."""
 Budget = Annotated[int, Field(ge=NO_LIMIT)]
-"""Tokens of reasoning, or `NO_LIMIT`."""
+"""Most tokens of reasoning, or `NO_LIMIT`."""
 
 
 class ThinkingFields(Lenient):
-    """One limit by the names of several servers."""
+    """The thinking budget, under the names that several servers use."""
 
     max_thinking_tokens: Budget | None = None
     thinking_token_budget: Budget | None = None
@@ -24,7 +24,7 @@ class ThinkingFields(Lenient):
 
 
 THINKING_FIELDS = tuple(ThinkingFields.model_fields)
-"""Their names."""
+"""Names of the budget's fields."""
 
 _SAME = "Another name of `max_thinking_tokens`; two different values contradict."
 THINKING_NOTES = {
@@ -34,26 +34,26 @@ THINKING_NOTES = {
         "limit. null, or nothing: what the model's settings say."
     ),
 }
-"""For a dialect's `FieldTable`."""
+"""Notes for a dialect's `FieldTable`."""
 
 
 class ThinkingBody(Lenient):
-    """The object `thinking` of chats elsewhere."""
+    """The object `thinking` that some vendors have in chat requests."""
 
     type: str
     budget_tokens: Budget | None = None
 
     @property
     def is_on(self) -> bool:
-        """Raises `Unsupported` for a type that is not known."""
+        """True unless `type` is `disabled`. Raises `Unsupported` for an unknown type."""
         if self.type not in ("enabled", "disabled", "adaptive"):
             raise unsupported(f"thinking of type {self.type!r}", "thinking.type")
         return self.type != "disabled"
 
 
 def thinking_tokens(fields: ThinkingFields, **others: int | None) -> int | None:
-    """The limit in tokens, of `fields` and of `others` by their paths; None: the model's default.
-    Raises `BadRequest` where two contradict each other."""
+    """Returns the budget in tokens, from `fields` and from `others`, which are keyed by path; None
+    for the model's default. Raises `BadRequest` if two of them contradict each other."""
     named = {name: getattr(fields, name) for name in THINKING_FIELDS}
     given = {name: value for name, value in {**named, **others}.items() if value is not None}
     if not given:
@@ -66,6 +66,6 @@ def thinking_tokens(fields: ThinkingFields, **others: int | None) -> int | None:
 
 
 def budget_tokens(budget: int) -> int:
-    """The limit of a `Budget` as a `TextRequest` has it: `MAX_INT` for none, which goes before a
-    model's default."""
+    """Converts a `Budget` to that of a `TextRequest`: no limit becomes `MAX_INT`, which overrides
+    the model's default."""
     return MAX_INT if budget == NO_LIMIT else min(budget, MAX_INT)

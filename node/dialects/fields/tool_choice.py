@@ -1,5 +1,4 @@
-"""Which tools an answer may call, and whether it must: OpenAI's `tool_choice`, in words of no
-dialect."""
+"""The tools that a response may or must call: OpenAI's `tool_choice`, for all dialects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +12,20 @@ from node.request import LeftOut, Tool
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTools:
-    """What a body says of tools."""
+    """The tools that a body declares."""
 
     tools: tuple[Tool, ...] = ()
-    """As the model gets them."""
+    """The tools as the model sees them."""
     left_out: tuple[LeftOut, ...] = ()
 
     @property
     def custom(self) -> frozenset[str]:
-        """Names of those that are answered with text."""
+        """Names of custom tools, whose input is text."""
         return frozenset(tool.name for tool in self.tools if tool.is_custom)
 
 
 def hosted_tool(tool: Mapping[str, Any], path: str) -> LeftOut | None:
-    """A tool that only a host could run; None for another one."""
+    """Returns the tool if only its host could run it (a hosted tool), else None."""
     if not is_hosted(tool):
         return None
     name = tool.get("name")
@@ -34,7 +33,7 @@ def hosted_tool(tool: Mapping[str, Any], path: str) -> LeftOut | None:
 
 
 def forced_hosted(kind: str, field: str) -> Unsupported:
-    """That the body's `field` forces a tool which only a host could run."""
+    """Returns the error for a body whose `field` forces a tool that only its host could run."""
     return Unsupported(
         f"{field} forces {kind}, which only a host could run; this version of mlx-fleet runs no "
         "tools itself.",
@@ -44,14 +43,14 @@ def forced_hosted(kind: str, field: str) -> Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """Fields as in `TextRequest`, but for the first."""
+    """The parsed choice. All fields but the first are as in `TextRequest`."""
 
     shows_tools: bool = True
-    """False: the model is shown none, and none are read out of the answer."""
+    """False: the model is not shown any tools, and no calls are parsed from its output."""
     must_call: bool = False
     callable_tools: tuple[str, ...] | None = None
     is_single: bool = False
-    """One call and no more: a tool was named."""
+    """True: exactly one call, since a tool was named."""
 
 
 STRICT_NOTE = (
@@ -60,21 +59,21 @@ STRICT_NOTE = (
     "([engine.md](engine.md#constraints)); elsewhere `strict` is shown to the model only. "
     "A strict schema that cannot be held is a 400 everywhere."
 )
-"""Of the arguments of calls, for the `FieldTable` of each dialect."""
+"""A note on the arguments of calls, for the `FieldTable` of each dialect."""
 
 HOSTED_NOTE = (
     "Those that only a host could run are [left out](#tools-that-only-a-host-could-run) where they "
     "are not forced."
 )
-"""Of tools of other types, for the same."""
+"""A note on tools of other types, for the `FieldTable` of each dialect."""
 
 AUTO = ToolChoice()
 NO_CALLS = ToolChoice(shows_tools=False)
 
 
 def required(declared: DeclaredTools, field: str) -> ToolChoice:
-    """Any of the tools. Raises `BadRequest` where there is none, `Unsupported` where hosts have
-    them all."""
+    """Forces a call of any tool. Raises `BadRequest` if there is none, `Unsupported` if all are
+    hosted."""
     if not declared.tools and declared.left_out:
         raise forced_hosted(declared.left_out[0].kind, field)
     if not declared.tools:
@@ -83,28 +82,30 @@ def required(declared: DeclaredTools, field: str) -> ToolChoice:
 
 
 def named(name: str, declared: DeclaredTools, field: str) -> ToolChoice:
-    """This tool. Raises `BadRequest` for a name that no tool has, `Unsupported` for a host's."""
+    """Forces a call of this tool. Raises `BadRequest` for an unknown name, `Unsupported` for a
+    hosted tool."""
     names = _known([name], declared, field)
     return ToolChoice(must_call=True, callable_tools=names, is_single=True)
 
 
 def allowed(names: Sequence[str], declared: DeclaredTools, field: str, *, must: bool) -> ToolChoice:
-    """Only these; `must`: one of them. Raises as `named`."""
+    """Allows only these tools; with `must`, forces a call of one. Raises as `named`."""
     if not names:
         raise BadRequest(f"{field} allows no tools.", param=field)
     return ToolChoice(must_call=must, callable_tools=_known(names, declared, field))
 
 
 def hosted_only(kind: str, field: str, *, must: bool) -> ToolChoice:
-    """Tools of which only a host could run any. Raises `Unsupported` where one must be called."""
+    """Returns the choice for a list of allowed tools that are all hosted. Raises `Unsupported` if
+    one must be called."""
     if must:
         raise forced_hosted(kind, field)
     return ToolChoice(callable_tools=())
 
 
 def check_arguments(tools: Sequence[Tool], choice: ToolChoice) -> None:
-    """Raises `BadRequest` for a tool whose arguments are to be held to a schema of no object, and
-    `Unsupported` for a forced one whose grammar cannot be held."""
+    """Raises `BadRequest` for a tool whose arguments are constrained to a schema that allows no
+    object, and `Unsupported` for a forced tool whose grammar the engine cannot enforce."""
     if not choice.shows_tools:
         return
     for tool in tools:

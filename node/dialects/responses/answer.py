@@ -1,4 +1,4 @@
-"""The response object of `/v1/responses` and the items of its output."""
+"""Serializes the response object of `/v1/responses` and the items of its output."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ STATUS: Mapping[FinishReason, Status] = {
     FinishReason.LENGTH: "incomplete",
     FinishReason.CANCELLED: "cancelled",
 }
-"""Of a response whose row has ended so."""
+"""Status of a response by the finish reason of its sequence."""
 
 _PREFIX = {PartKind.CONTENT: "msg_", PartKind.REASONING: "rs_", PartKind.TOOL_START: "fc_"}
 _CUSTOM_PREFIX, _SEARCH_PREFIX = "ctc_", "tsc_"
@@ -35,38 +35,38 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class ResponseFacts:
-    """What a body says that the response repeats, or that shapes its spelling."""
+    """Fields of the request that the response repeats, or that change how it is serialized."""
 
     previous_id: str | None
     store: bool
     seals_reasoning: bool
-    """Reasoning items carry `encrypted_content`."""
+    """True: reasoning items have `encrypted_content`."""
     instructions: str | None
     metadata: Mapping[str, str]
     effort: str | None
     summary: str | None
-    """The kind of summary that is asked for; with any, reasoning is told as a summary."""
+    """The kind of summary that the request sets; with any, reasoning is sent as a summary."""
     tool_choice: object
-    """As it came."""
+    """The field as the client sent it."""
     tool_set: ToolSet
     parallel_tool_calls: bool
-    """As the client said it; a tool by name is called once all the same."""
+    """The client's own value; a tool forced by name is called once all the same."""
     text_format: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response that has ended, as it is kept."""
+    """A finished response, as the response store keeps it."""
 
     response_id: str
     model: str
     created_s: int
-    """Unix time."""
+    """Unix time in seconds."""
     previous_id: str | None
     body: bytes
-    """The response object, JSON."""
+    """The response object as JSON."""
     items: Sequence[Item]
-    """Input of this turn, as it is listed."""
+    """The input items of this turn, as they are listed."""
 
 
 def response_id(head: AnswerHead) -> str:
@@ -74,18 +74,20 @@ def response_id(head: AnswerHead) -> str:
 
 
 def item_id(head: AnswerHead, prefix: str, index: int) -> str:
-    """Of the output item at `index`; `node.protocol.ids.response_of` goes back."""
+    """Returns the id of the output item at `index`; `node.protocol.ids.response_of` is the
+    inverse."""
     return f"{prefix}{head.request_id}-{index}"
 
 
 def input_item_id(head: AnswerHead, index: int) -> str:
-    """Of the input item at `index` of this turn, where the client gave none."""
+    """Returns the id of the input item at `index` of this turn, for an item that came without
+    one."""
     return f"msg_{head.request_id}-i{index}"
 
 
 class ResponseObject:
-    """Spells the response at every stage of its life: all but a few fields stay the same and are
-    encoded once."""
+    """Serializes the response object in each of its states. All fields but a few are constant and
+    are encoded once."""
 
     def __init__(self, request: TextRequest, facts: ResponseFacts, head: AnswerHead) -> None:
         fields = {
@@ -111,7 +113,7 @@ class ResponseObject:
             "top_p": request.sampling.top_p,
             "truncation": "disabled",
         }
-        # An object without its closing brace, so that the others can follow.
+        # A JSON object without its closing brace, so that more members can follow.
         self._opening = _encode(fields)[:-1]
 
     def spell(
@@ -121,7 +123,7 @@ class ResponseObject:
         usage: RowUsage | None = None,
         error: NodeError | None = None,
     ) -> bytes:
-        """The object as JSON; `output` is the JSON of each item."""
+        """Returns the object as JSON; `output` has the JSON of each item."""
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         completed_s = int(time.time()) if status == "completed" else None
         rest: dict[str, object] = {
@@ -137,18 +139,18 @@ class ResponseObject:
 
 
 class ItemSpeller:
-    """Spells output items."""
+    """Serializes output items."""
 
     def __init__(self, facts: ResponseFacts, head: AnswerHead) -> None:
         self._facts = facts
         self._head = head
 
     def is_custom(self, segment: Segment) -> bool:
-        """Whether it is a call that is answered with text."""
+        """True if the segment is a call of a custom tool, whose input is text."""
         return bool(segment.name) and segment.name in self._facts.tool_set.custom
 
     def is_search(self, segment: Segment) -> bool:
-        """Whether it is a search for tools that the client runs."""
+        """True if the segment is a search for tools that the client runs."""
         return segment.name == SEARCH and self._facts.tool_set.searches
 
     def item_id(self, segment: Segment, index: int) -> str:
@@ -157,8 +159,8 @@ class ItemSpeller:
         return item_id(self._head, prefix, index)
 
     def spell(self, segment: Segment, index: int, status: Status, *, is_new: bool = False) -> bytes:
-        """The JSON of the item at `index`; one that is new has no content yet. A call's text is
-        its arguments, or what answers a custom tool."""
+        """Returns the JSON of the item at `index`; with `is_new`, it has no content yet. A call's
+        text is its arguments, or a custom tool's input."""
         item: dict[str, Any] = {"id": self.item_id(segment, index)}
         if segment.kind is PartKind.CONTENT:
             content = [] if is_new else [self.part(segment)]
@@ -182,11 +184,11 @@ class ItemSpeller:
 
     @property
     def summarises(self) -> bool:
-        """Whether reasoning is told as a summary."""
+        """True if reasoning is sent as a summary."""
         return self._facts.summary is not None
 
     def part(self, segment: Segment) -> dict[str, object]:
-        """The one part of an item of text or reasoning."""
+        """Returns the only part of an item of text or reasoning."""
         if segment.kind is PartKind.CONTENT:
             return {
                 "type": "output_text",
@@ -198,7 +200,7 @@ class ItemSpeller:
         return {"type": kind, "text": segment.text}
 
     def name(self, model_name: str) -> str:
-        """The function's name as the client declared it."""
+        """Returns the function's name as the client declared it."""
         return self._names(model_name)["name"]
 
     def _names(self, model_name: str) -> dict[str, str]:
@@ -209,7 +211,7 @@ class ItemSpeller:
 
 
 def _object(text: str) -> object:
-    """The arguments of a call; nothing of one that was cut."""
+    """Returns the arguments of a call; an empty object for one that was cut off."""
     try:
         return msgspec.json.decode(text or "{}")
     except msgspec.DecodeError:
@@ -217,8 +219,8 @@ def _object(text: str) -> object:
 
 
 def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
-    """The accounts of a row that ended so; None only if it was cancelled without any. Raises
-    `EngineFault`."""
+    """Checks the usage of a sequence that ended with `finish`; None only if it was cancelled
+    without any. Raises `EngineFault` if the engine reported no usage."""
     if usage is None and finish is not FinishReason.CANCELLED:
         raise EngineFault("The engine ended the request without its accounts.")
     return usage
@@ -246,7 +248,7 @@ def _usage(usage: RowUsage) -> dict[str, object]:
 
 
 def _error(error: NodeError) -> dict[str, object]:
-    # Responses have codes of their own, fewer than errors have.
+    # The response object has its own error codes, fewer than the error envelope.
     if error.status == 429:
         code = "rate_limit_exceeded"
     else:

@@ -1,7 +1,7 @@
-"""OpenAI's `/v1/responses`: what a body asks for.
+"""Parses the body of OpenAI's `/v1/responses`.
 
-A body may go on from stored responses or refer to stored items. Those come by `with_history`; only
-then is the request complete.
+A body may continue stored responses or refer to stored items; `with_history` resolves those, and
+only then is the request complete.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ from node.request import NO_ITEM, Message, TextRequest
 
 
 def read_responses(data: bytes) -> "AskedResponse":
-    """The body of `/v1/responses`. Raises `BadRequest` or `Unsupported`."""
+    """Parses the body of `/v1/responses`. Raises `BadRequest` or `Unsupported`."""
     body = RESPONSES.read(data)
     items = _items(body)
     reasoning = body.reasoning or ReasoningBody()
@@ -91,31 +91,32 @@ def _facts(body: ResponsesBody, reasoning: ReasoningBody) -> ResponseFacts:
 
 @dataclass(frozen=True, slots=True)
 class AskedResponse:
-    """A body that has been read. Its request is complete after `with_history`, which is called for
-    already where nothing is needed."""
+    """A parsed request. It is complete after `with_history`, which `read_responses` calls itself if
+    the body refers to nothing stored."""
 
     request: TextRequest
     facts: ResponseFacts
     items: Sequence[Item]
-    """This turn's input; once the history is there, without references."""
+    """The input of this turn; after `with_history`, without references."""
     references: tuple[str, ...] = ()
-    """Ids of items that the input refers to."""
+    """Ids of the items that the input refers to."""
     tools: object = None
-    """The field `tools`, which the input may add to."""
+    """The field `tools`; the input may add more."""
 
     @property
     def needs_history(self) -> bool:
-        """Whether the body refers to what is stored."""
+        """True if the body refers to stored responses or items."""
         return self.facts.previous_id is not None or bool(self.references)
 
     def with_history(self, history: History) -> "AskedResponse":
-        """The same with what it refers to. Raises `UnknownItem`, `BadRequest` if nothing is there
-        to answer, and `Unsupported` for media in what the user says now."""
+        """Returns the request with all references resolved. Raises `UnknownItem`, `BadRequest` if
+        there is no message to respond to, and `Unsupported` for media in the user's current
+        message."""
         items: Sequence[Item] = self.items
         messages = self.request.messages or ()
         if self.needs_history:
             items = resolved(items, history)
-            # Parsed as one: an answer may go on from the history into this turn's input.
+            # Parsed as one list: a response may begin in the history and end in this turn's input.
             messages = messages_of([*history.items, *items], earlier=len(history.items))
         if self.facts.instructions:
             messages = (Message("system", self.facts.instructions), *messages)
@@ -125,8 +126,8 @@ class AskedResponse:
         return whole._with_tools(history, text_only(messages))
 
     def _with_tools(self, history: History, messages: Sequence[Message]) -> "AskedResponse":
-        """The same with its tools, those that the items add included. Raises `BadRequest` or
-        `Unsupported`."""
+        """Returns the request with its tools, including those that input items add. Raises
+        `BadRequest` or `Unsupported`."""
         items = [*history.items, *self.items]
         tool_set = read_tool_set(self.tools, added_tools(items, earlier=len(history.items)))
         declared = tool_set.declared
@@ -149,15 +150,15 @@ class AskedResponse:
 
 
 def _probe(request: TextRequest) -> tuple[Message, ...]:
-    """What stands for an input of nothing, with which clients look whether a model answers: they
-    ask for one token. Raises `BadRequest` where more is asked for."""
+    """Returns the message for an empty input, which clients send with a limit of one token to check
+    that a model responds. Raises `BadRequest` for any other limit."""
     if request.max_tokens != 1:
         raise BadRequest("input holds no message.", param="input")
     return (Message("user", source=NO_ITEM),)
 
 
 def encrypts_reasoning(include: Sequence[str] | None) -> bool:
-    """Whether `include` asks for it. Raises `BadRequest` for a value that is not known."""
+    """True if `include` requests encrypted reasoning. Raises `BadRequest` for an unknown value."""
     for at, value in enumerate(include or ()):
         if value not in INCLUDED:
             raise BadRequest(f"include[{at}] is not known.", param=f"include[{at}]")
@@ -180,8 +181,8 @@ def _stream(body: ResponsesBody) -> bool:
 
 
 def _summary(reasoning: ReasoningBody) -> str | None:
-    """The kind of summary that is asked for, whose text is the whole reasoning anyway. Raises
-    `BadRequest`."""
+    """Returns the kind of summary that the request sets; the text is the whole reasoning for any of
+    them. Raises `BadRequest`."""
     for name in ("summary", "generate_summary"):
         if getattr(reasoning, name) not in (None, "auto", "concise", "detailed"):
             raise BadRequest(
@@ -203,7 +204,7 @@ def _constraint(text: TextBody | None) -> Constraint | None:
 
 
 def _shown_format(text: TextBody | None) -> Mapping[str, Any]:
-    """The format as the response repeats it, with the fields that clients look for."""
+    """Returns the text format as the response repeats it, with all fields that clients expect."""
     if text is None or text.format is None:
         return {"type": "text"}
     if text.format["type"] != "json_schema":
@@ -215,7 +216,8 @@ def _shown_format(text: TextBody | None) -> Mapping[str, Any]:
 
 
 def _logprobs(body: ResponsesBody) -> int | None:
-    """How many alternatives are told with each token of the text; None: no probabilities."""
+    """Returns the number of alternatives sent with each content token; None for no log
+    probabilities."""
     if LOGPROBS in (body.include or ()):
         return body.top_logprobs or 0
     return body.top_logprobs or None

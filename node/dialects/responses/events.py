@@ -1,4 +1,4 @@
-"""How an answer of `/v1/responses` is spelled, as events or whole."""
+"""Serializes a response of `/v1/responses`, as events or whole."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class _PartEvents:
-    """How events name an item's part and the text in it."""
+    """Names of the events of an item's part and of the text in it."""
 
     part: str
     text: str
     index: str
-    """The field with the part's number, which is always 0."""
+    """Name of the field with the part's index, which is always 0."""
 
 
 _CONTENT = _PartEvents("response.content_part", "response.output_text", "content_index")
@@ -53,13 +53,13 @@ _FINAL_EVENT: dict[Status, str] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
     "failed": "response.failed",
-    # Clients know no event of its own for it.
+    # Clients know no event type of its own for a cancelled response.
     "cancelled": "response.incomplete",
 }
 
 
 class _OpenItem:
-    """The item that parts are being added to. A delta is the head, the JSON of the text, the
+    """The output item that parts are being added to. A delta is the head, the JSON of the text, the
     middle, the event's number, and the end."""
 
     __slots__ = (
@@ -91,9 +91,9 @@ class _OpenItem:
         self.events = events
         """None for a call, which has no parts."""
         self.input = InputReader() if is_custom else None
-        """Of a call of a custom tool."""
+        """Reads the input of a custom tool's call; None for any other item."""
         self.is_silent = is_silent
-        """It has no events but of its begin and its end."""
+        """True: the item has events for its beginning and its end only."""
         self.texts: list[str] = []
         self.place: dict[str, Any] = {"item_id": item_id, "output_index": index}
         if events is not None:
@@ -105,28 +105,28 @@ class _OpenItem:
 
     @property
     def call_event(self) -> str:
-        """What events of a call's text begin with."""
+        """Prefix of the names of events that carry a call's text."""
         return _ARGUMENTS if self.input is None else _INPUT
 
     def add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> bytes:
-        """The middle of the delta that they come with."""
+        """Records log probabilities and returns the middle of the delta that carries them."""
         self.segment.logprobs += logprobs
         return b',"logprobs":' + _encode(token_logprobs(logprobs)) + _NUMBER
 
     @property
     def is_whole_call(self) -> bool:
-        """Whether all arguments of a call have come."""
+        """True if the call's arguments are complete."""
         return self.segment.is_whole_call if self.input is None else self.input.is_whole
 
     def whole(self) -> Segment:
-        """What has come of it."""
+        """Returns the item's segment with all text received so far."""
         self.segment.text = "".join(self.texts)
         return self.segment
 
 
 class ResponseWriter:
-    """The writer of one response. Beyond a `Writer`, `ending` and `whole` take an answer that was
-    cancelled; `snapshot` tells the response as far as it is, and `record` what is to be kept."""
+    """Writes one response. Beyond `Writer`, `ending` and `whole` accept a cancelled response,
+    `snapshot` returns the response so far, and `record` what the response store keeps."""
 
     silence = KEEP_ALIVE
 
@@ -139,15 +139,15 @@ class ResponseWriter:
         self._object = ResponseObject(request, facts, head)
         self._items = ItemSpeller(facts, head)
         self._number = 0
-        """Of the next event."""
+        """Sequence number of the next event."""
         self._output: list[bytes] = []
-        """The JSON of the items that are done."""
+        """The JSON of the finished items."""
         self._open: _OpenItem | None = None
         self._final: bytes | None = None
         self._is_kept = facts.store
 
     def accepted(self, accepted: Accepted) -> None:
-        """Usage is told at the end only."""
+        """Does nothing: usage is sent in the final event only."""
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         pieces: list[bytes] = []
@@ -206,20 +206,20 @@ class ResponseWriter:
         return self._final
 
     def snapshot(self) -> bytes:
-        """The response object as far as it is, JSON."""
+        """Returns the response object so far as JSON."""
         return self._final if self._final is not None else self._so_far("in_progress")
 
     def cancelled(self) -> bytes:
-        """As `snapshot`, for who has just cancelled the response: nothing more will come of it."""
+        """Returns the response object for the client that has just cancelled the response."""
         return self._final if self._final is not None else self._so_far("cancelled")
 
     def forget(self) -> None:
-        """Nothing of the response is to be kept."""
+        """Makes `record` return None: the response is not stored."""
         self._is_kept = False
 
     def record(self) -> StoredResponse | None:
-        """What is to be kept of a response that has ended; None for one that has not, and where
-        nothing is to be kept."""
+        """Returns what the response store keeps; None for a response that has not ended, or that is
+        not to be stored."""
         if self._final is None or not self._is_kept:
             return None
         return StoredResponse(
@@ -243,7 +243,7 @@ class ResponseWriter:
         return self._object.spell(status, output)
 
     def _create(self, pieces: list[bytes]) -> None:
-        """The events before the first item, once."""
+        """Adds the events before the first item, once."""
         if not self._number:
             response = msgspec.Raw(self._object.spell("in_progress", ()))
             self._add(pieces, "response.created", {"response": response})
@@ -303,7 +303,7 @@ class ResponseWriter:
             status = "completed"
             self._end_call(pieces, item)
         else:
-            # Clients run a call whose item is done, whatever its status is.
+            # Clients run a call once its item is done, whatever its status.
             self._output.append(self._items.spell(segment, item.index, status))
             return
         done = self._items.spell(segment, item.index, status)

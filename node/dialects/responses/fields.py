@@ -1,4 +1,4 @@
-"""The fields of `/v1/responses`."""
+"""The fields of `/v1/responses`: models of the body and the field table."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -41,7 +41,7 @@ INCLUDED = (
     "web_search_call.results",
     LOGPROBS,
 )
-"""Values of `include`. All but the first and the last are about items that an answer never has."""
+"""Values of `include`. All but the first and the last concern items that no response here has."""
 
 
 class ReasoningBody(Lenient):
@@ -91,14 +91,14 @@ class ResponsesBody(SamplingFields, ThinkingFields):
 
 
 def _is_compaction(value: object) -> bool:
-    """Whether all that it asks for is to make a long history shorter."""
+    """True if a `context_management` only requests that a long history be shortened."""
     if not isinstance(value, list):
         return not value
     return all(isinstance(each, Mapping) and each.get("type") == "compaction" for each in value)
 
 
 def _is_plain_cache(value: object) -> bool:
-    """Whether these cache options are hints at most."""
+    """True if the cache options are hints at most."""
     if not isinstance(value, Mapping):
         return value is None
     asked = {key for key, each in value.items() if each}

@@ -1,7 +1,7 @@
-"""The items of `/v1/responses`: from a client's input, or a stored turn, to messages.
+"""Converts items of `/v1/responses`, of a client's input or a stored turn, to messages.
 
-An answer is several items here (reasoning, text, calls) and one message to a chat template, so
-items that follow one another are put together as they would have been said.
+A response is several items here (reasoning, text, calls) but one message to a chat template, so
+consecutive items of a response are joined into one message.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,16 @@ _ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a body refers to instead of repeating it."""
+    """Stored items that a body refers to instead of repeating them."""
 
     items: Sequence[Item] = ()
-    """Input and output of the responses before, the oldest first."""
+    """Input and output of the previous responses, oldest first."""
     found: Mapping[str, Item] = field(default_factory=dict)
-    """Items by id, of those that the input refers to."""
+    """The items that the input refers to, by id."""
 
 
 def input_items(value: object) -> list[Item]:
-    """The items of the field `input`, a text being one message. Raises `BadRequest`."""
+    """Returns the items of the field `input`; a string is one message. Raises `BadRequest`."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
@@ -52,14 +52,14 @@ def input_items(value: object) -> list[Item]:
 
 
 def references(items: Sequence[Item]) -> tuple[str, ...]:
-    """The ids of the items that the input refers to. Raises `BadRequest`."""
+    """Returns the ids of the items that the input refers to. Raises `BadRequest`."""
     return tuple(
         string_in(item, "id", f"input[{at}]") for at, item in enumerate(items) if is_reference(item)
     )
 
 
 def resolved(items: Sequence[Item], history: History) -> list[Item]:
-    """The items with what they refer to in place of references. Raises `UnknownItem`."""
+    """Returns the items with each reference replaced by its item. Raises `UnknownItem`."""
     if not any(is_reference(item) for item in items):
         return list(items)
     known = {str(item.get("id")): item for item in history.items} | dict(history.found)
@@ -81,12 +81,12 @@ def resolved(items: Sequence[Item], history: History) -> list[Item]:
 def messages_of(
     items: Sequence[Item], path: str = "input", *, earlier: int = 0
 ) -> tuple[Message, ...]:
-    """The messages that the items stand for, media included; references stand for none. `path`
-    names the items in errors; the first `earlier` of them are none of the body's. Raises
+    """Returns the messages for the items, media included; references are skipped. `path` is the
+    path of the items for errors; the first `earlier` of them are not in the body. Raises
     `BadRequest`."""
     turns = _Turns()
     for at, item in enumerate(items):
-        # Tools that the first item adds stand with the body's own.
+        # Tools added by the first item are declared with the body's own.
         is_front = not at and kind_of(item) == ADDING
         if not (is_front or is_reference(item) or is_hosted(item)):
             turns.add(item, f"{path}[{at - earlier}]", max(at - earlier, BEFORE_ITEMS))
@@ -96,16 +96,16 @@ def messages_of(
 
 @dataclass(frozen=True, slots=True)
 class AddedTools:
-    """Lists of tools that items add to the body's own, each with its path."""
+    """Lists of tools that input items add to the body's own, each with its path."""
 
     front: Sequence[tuple[object, str]] = ()
-    """Of the first item: known from the begin."""
+    """Lists of the first item: known from the beginning of the conversation."""
     late: Sequence[tuple[object, str]] = ()
-    """Of others, and those that the client has found: known from there on."""
+    """Lists of later items and of the client's searches: known from their item on."""
 
 
 def added_tools(items: Sequence[Item], *, earlier: int = 0) -> AddedTools:
-    """As `messages_of`."""
+    """Returns the lists of tools that the items add; arguments as in `messages_of`."""
     found = [
         (at, (item.get("tools"), f"input[{at - earlier}].tools"))
         for at, item in enumerate(items)
@@ -117,44 +117,44 @@ def added_tools(items: Sequence[Item], *, earlier: int = 0) -> AddedTools:
 
 
 def left_out_items(items: Sequence[Item]) -> tuple[LeftOut, ...]:
-    """Those that tell what a host did, or that only it can read."""
+    """Returns the items that report a host's work, or that only the host can read."""
     hosted = ((at, item) for at, item in enumerate(items) if is_hosted(item))
     return tuple(LeftOut(f"input[{at}]", str(kind_of(item))) for at, item in hosted)
 
 
 @dataclass(slots=True)
 class _Answer:
-    """The items of one answer so far, in whatever order they came."""
+    """The items of one response so far, in the order of arrival."""
 
     reasoning: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     source: str | None = None
-    """As `_source` tells it of its items."""
+    """The response that the items' ids name, as `_source` returns it."""
     ends_with_text: bool = False
     item: int = BEFORE_ITEMS
-    """Index of its last one in the body."""
+    """Index of the last item in the body."""
 
     @property
     def message(self) -> Message:
-        # What it said is put together as the model said it, without anything in between.
+        # The texts of a response are joined as the model generated them, without a separator.
         reasoning = "\n".join(self.reasoning)
         text = "".join(self.texts)
         return Message("assistant", text, reasoning, tuple(self.calls), source=self.item)
 
 
 class _Turns:
-    """Messages, and the answer that is being put together."""
+    """Builds messages from items, and joins those of one response."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._answer = _Answer()
         self._at = BEFORE_ITEMS
         self._names: dict[str, str] = {}
-        """Of functions, by the id of the call."""
+        """Function names by call id."""
 
     def add(self, item: Item, path: str, at: int) -> None:
-        """`at`: the item's index in the body, or `BEFORE_ITEMS`."""
+        """Adds an item; `at` is its index in the body, or `BEFORE_ITEMS`."""
         self._at = at
         kind = kind_of(item)
         if kind == "message":
@@ -171,14 +171,15 @@ class _Turns:
             raise BadRequest(f"{path}.type is not the type of an item.", param=f"{path}.type")
 
     def end_answer(self) -> None:
-        """What comes next is not part of the answer."""
+        """Ends the open response: items that follow are not part of it."""
         answer = self._answer
         if answer.reasoning or answer.texts or answer.calls:
             self.messages.append(answer.message)
         self._answer = _Answer()
 
     def _go_on(self, item: Item) -> _Answer:
-        """The answer that the item is part of: the open one, unless that is of another response."""
+        """Returns the response that the item belongs to: the open one, unless the item's id names
+        another."""
         source = _source(item)
         if source is not None:
             if self._answer.source not in (None, source):
@@ -207,7 +208,8 @@ class _Turns:
             return
         answer = self._go_on(item)
         if answer.ends_with_text:
-            # An answer's text is one item where nothing comes between.
+            # Consecutive texts are different responses: one response has its text in a single item
+            # unless another item lies between.
             self.end_answer()
             answer = self._go_on(item)
         answer.texts.append(text)
@@ -247,8 +249,8 @@ class _Turns:
 
 
 def _source(item: Item) -> str | None:
-    """What the item came with, as its id tells: the input or the output of which response. None
-    where the id is not ours."""
+    """Returns the response that an item's id names, as its input or its output; None if the id is
+    not one of ours."""
     item_id = item.get("id")
     response_id = response_of(item_id) if isinstance(item_id, str) else None
     if response_id is None:

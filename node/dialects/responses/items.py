@@ -1,4 +1,4 @@
-"""One item of `/v1/responses`: what kind it is of, its texts, and what is kept of it."""
+"""One item of `/v1/responses`: its type, its texts, and the form in which it is stored."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from node.request import Content, MediaPart, TextPart, ToolCall
 Item: TypeAlias = dict[str, Any]
 
 SEAL = "mlx-fleet.1."
-"""What our `encrypted_content` begins with."""
+"""Prefix of an `encrypted_content` of ours."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _CALL = ("call_id", "namespace", "name")
@@ -32,17 +32,17 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
     **{f"{kind}_output": ("call_id", "output") for kind in CLIENT_CALLS},
     "tool_search_output": ("call_id", "execution"),
 }
-"""Of each kind of item, the fields that are texts."""
+"""Text fields that are stored, by type of item."""
 _KEPT_WHOLE: Mapping[str, str] = {
     "additional_tools": "tools",
     "tool_search_output": "tools",
     **{kind: field for kind, (_, field) in CLIENT_CALLS.items()},
 }
-"""The field that is kept as it came."""
+"""The field that is stored unchanged, by type of item."""
 
 
 def kind_of(item: Item) -> object:
-    """The item's type; messages may come without."""
+    """Returns the item's type; a message may lack the field."""
     return item.get("type") or ("message" if "role" in item else None)
 
 
@@ -52,14 +52,14 @@ def is_reference(item: Item) -> bool:
 
 
 def sealed(text: str) -> str:
-    """Reasoning as `encrypted_content`: opaque to clients, which have the text beside it, and
-    understood when they give back nothing else."""
+    """Returns reasoning as `encrypted_content`. It is opaque to clients, which have the text beside
+    it, and is decoded if a client sends back nothing else."""
     return SEAL + base64.b64encode(text.encode()).decode()
 
 
 def stored_item(item: Item, new_id: str) -> Item:
-    """An input item as it is kept and listed: what has a meaning here, an id, `new_id` if it has
-    none, and the fields that a client need not give but gets."""
+    """Returns an input item as it is stored and listed: the fields that have a meaning here, an id
+    (`new_id` if it has none), and the fields that the API adds."""
     kind = str(kind_of(item))
     given = item.get("id")
     kept: Item = {"id": given if isinstance(given, str) and given else new_id, "type": kind}
@@ -84,17 +84,17 @@ def stored_item(item: Item, new_id: str) -> Item:
 
 
 def is_hosted(item: Item) -> bool:
-    """Whether it tells what a host did, or only that can read it."""
+    """True if the item reports a host's work, or only the host can read it."""
     return is_hosted_item(kind_of(item), item.get("call_id"))
 
 
 def is_output(kind: object) -> bool:
-    """Whether items of this type tell what a call gave back."""
+    """True if items of this type have the output of a call."""
     return isinstance(kind, str) and kind.endswith("_output") and kind in _KEPT
 
 
 def called(item: Item, path: str) -> ToolCall | None:
-    """The call that the item tells of; None for another one. Raises `BadRequest`."""
+    """Returns the call of an item; None if it is not a call. Raises `BadRequest`."""
     kind = kind_of(item)
     if kind in CLIENT_CALLS:
         name, field = CLIENT_CALLS[str(kind)]
@@ -110,7 +110,8 @@ def called(item: Item, path: str) -> ToolCall | None:
 
 
 def _stored_parts(content: Any, kind: str) -> list[Item]:
-    """The parts of what `parts_in` has read; of media, what prompts show of it."""
+    """Converts parts that `parts_in` has accepted to their stored form; media become the text that
+    prompts have for them."""
     more: Item = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
     given = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
     return [
@@ -122,8 +123,8 @@ def _stored_parts(content: Any, kind: str) -> list[Item]:
 
 
 def reasoning_text(item: Item, path: str) -> str:
-    """The text of a reasoning item, from the first of its content, what is sealed, and its summary
-    that holds any. Raises `BadRequest`."""
+    """Returns the text of a reasoning item: the first of its content, its sealed text and its
+    summary that is not empty. Raises `BadRequest`."""
     sealed_text = item.get("encrypted_content")
     content, summary = (
         [] if item.get(name) is None else texts_in(item[name], f"{path}.{name}")
@@ -137,7 +138,7 @@ def reasoning_text(item: Item, path: str) -> str:
         except (binascii.Error, ValueError):
             path = f"{path}.encrypted_content"
             raise BadRequest(f"{path} is not as it was given out.", param=path) from None
-    # What another server has encrypted nobody else can read; its summary is what is left of it.
+    # Another server's encrypted content cannot be read; only its summary is left.
     return "\n\n".join(summary)
 
 
@@ -168,7 +169,8 @@ def _part(part: object, path: str) -> TextPart | MediaPart:
 
 
 def content_of(parts: Sequence[TextPart | MediaPart]) -> Content:
-    """One text is the same as a string, which every template takes."""
+    """Returns the parts as content; a single text becomes a string, which every chat template
+    accepts."""
     if not parts:
         return ""
     first = parts[0]

@@ -1,4 +1,4 @@
-"""What `/v1/responses/{id}` and the paths below it answer, made of a stored response."""
+"""Responses of `/v1/responses/{id}` and the paths below it, made from a stored response."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ _DEFAULT_LISTED = 20
 _encode = msgspec.json.Encoder().encode
 
 Query = Mapping[str, Sequence[str]]
-"""The values of a query string by name; a name of a list may end in `[]`."""
+"""Values of a query string by name; the name of a list may end in `[]`."""
 
 
 def unknown_response(response_id: str) -> UnknownResponse:
-    """That there is no response of this id."""
+    """Returns the error that there is no response with this id."""
     return UnknownResponse(
         f"There is no response {response_id!r} here: it was not stored, was deleted, or gave way "
         "to newer ones.",
@@ -31,8 +31,8 @@ def unknown_response(response_id: str) -> UnknownResponse:
 
 
 def check_retrieve(query: Query) -> bool:
-    """Whether a GET of a response asks for `encrypted_content`. Raises `BadRequest`, and
-    `Unsupported` for a stream of what has ended."""
+    """Checks the query of a GET; True if it requests `encrypted_content`. Raises `BadRequest`, and
+    `Unsupported` for a stream of a stored response."""
     if _last(query, "stream") not in (None, "", "false"):
         raise unsupported("the stream of a stored response", "stream")
     if _last(query, "starting_after") is not None:
@@ -41,7 +41,7 @@ def check_retrieve(query: Query) -> bool:
 
 
 def retrieved_body(body: bytes, *, seals_reasoning: bool) -> bytes:
-    """The answer to GET for a response object, of which `body` is the JSON."""
+    """Returns the body of a GET of a response; `body` is the stored JSON."""
     if not seals_reasoning:
         return body
     response = msgspec.json.decode(body)
@@ -50,13 +50,13 @@ def retrieved_body(body: bytes, *, seals_reasoning: bool) -> bytes:
 
 
 def deleted_body(response_id: str) -> bytes:
-    """The answer to DELETE."""
+    """Returns the body of a DELETE."""
     return _encode({"id": response_id, "object": "response", "deleted": True})
 
 
 def cancel_ended(stored: StoredResponse) -> bytes:
-    """The answer to a cancel of a response that has ended: itself, if it ended by one. Raises
-    `BadRequest` otherwise."""
+    """Returns the body for a cancel of a response that has ended: the response itself if it was
+    cancelled. Raises `BadRequest` otherwise."""
     status = msgspec.json.decode(stored.body)["status"]
     if status == "cancelled":
         return stored.body
@@ -67,17 +67,17 @@ def cancel_ended(stored: StoredResponse) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ItemsPage:
-    """Which of a response's input items to list."""
+    """A page of a response's input items."""
 
     limit: int = _DEFAULT_LISTED
     is_ascending: bool = False
     after: str | None = None
-    """Id of the item to begin behind."""
+    """Id of the item before the page."""
     seals_reasoning: bool = False
 
 
 def read_items_page(query: Query) -> ItemsPage:
-    """The page that a query string asks for. Raises `BadRequest` or `Unsupported`."""
+    """Parses the page from a query string. Raises `BadRequest` or `Unsupported`."""
     given = _last(query, "limit") or str(_DEFAULT_LISTED)
     limit = int(given) if given.isdecimal() and len(given) <= 4 else 0
     if not 1 <= limit <= MAX_LISTED:
@@ -90,8 +90,8 @@ def read_items_page(query: Query) -> ItemsPage:
 
 
 def input_items_body(stored: StoredResponse, page: ItemsPage) -> bytes:
-    """The answer to GET of a response's `input_items`: those of its own turn. Raises
-    `UnknownItem`."""
+    """Returns the body of a GET of a response's `input_items`, which are those of its own turn.
+    Raises `UnknownItem`."""
     items = list(stored.items) if page.is_ascending else list(reversed(stored.items))
     if page.after is not None:
         ids = [item["id"] for item in items]

@@ -1,7 +1,7 @@
 """The tools of `/v1/responses`: functions and custom tools, alone or in namespaces.
 
-A tool of a namespace has a name of its own for the model, made of both. Calls are told with
-namespace and name apart again, as the client declared them.
+The model knows a tool of a namespace by one name made of both. In calls the two are separate again,
+as the client declared them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,32 +81,33 @@ class _Chosen(Lenient):
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:
-    """What a body's `tools`, and what its input adds to them, declare."""
+    """The tools that a body's `tools` and its input declare."""
 
     declared: DeclaredTools = DeclaredTools()
-    """All of them."""
+    """All declared tools."""
     front: tuple[Tool, ...] = ()
-    """Those that the template shows."""
+    """The tools that the template renders."""
     late: tuple[Tool, ...] = ()
-    """As in `TextRequest`."""
+    """The tools that later items add, as in `TextRequest`."""
     shown: Sequence[Mapping[str, Any]] = ()
-    """As the response repeats them: as they came, with the fields that clients look for."""
+    """The tools as the response repeats them: as the client sent them, with all fields that clients
+    expect."""
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """(namespace, name) by the name that the model knows; only for tools of namespaces."""
+    """(namespace, name) by the model's name of the tool; only for tools of namespaces."""
     custom: frozenset[str] = frozenset()
-    """Names, as the model knows them, of those that are answered with text."""
+    """The model's names of custom tools, whose input is text."""
     searches: bool = False
-    """Whether `SEARCH` is the client's search for tools, and no function of that name."""
+    """True if `SEARCH` is the client's search for tools, not a function of that name."""
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """As the model gets them."""
+        """The tools as the model sees them."""
         return self.declared.tools
 
 
 def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
-    """The tools of the field `tools`, and those that items of the input add. Raises `BadRequest`,
-    or `Unsupported` for other tools that only a client could run."""
+    """Parses the field `tools` and the tools that input items add. Raises `BadRequest`, or
+    `Unsupported` for other tools that only the client could run."""
     reader = _Reader()
     if value is not None:
         reader.read_all(value, "tools")
@@ -131,8 +132,8 @@ def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
 
 
 def read_choice(value: object, declared: DeclaredTools) -> ToolChoice:
-    """What the field `tool_choice` says of the tools. Raises `BadRequest`, or `Unsupported` for a
-    choice of what no client declares."""
+    """Parses the field `tool_choice`. Raises `BadRequest`, or `Unsupported` for a type that clients
+    cannot declare."""
     if value is None or value == "auto":
         return AUTO
     if value == "none":
@@ -170,7 +171,7 @@ def _allowed(value: Mapping[str, Any], declared: DeclaredTools) -> ToolChoice:
 
 
 def _tool_name(value: object, path: str) -> str:
-    """The name by which the model knows the tool that is chosen."""
+    """Returns the model's name of the chosen tool."""
     kind = _kind(value, path)
     if kind not in ("function", "custom"):
         raise unsupported(f"a choice of {kind}, only of functions and custom tools", f"{path}.type")
@@ -179,7 +180,7 @@ def _tool_name(value: object, path: str) -> str:
 
 
 class _Reader:
-    """Goes through lists of tools once."""
+    """Collects tools from several lists."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
@@ -187,9 +188,9 @@ class _Reader:
         self.shown: list[dict[str, Any]] = []
         self.left_out: list[LeftOut] = []
         self.searches = False
-        """As in `ToolSet`."""
+        """Same as `ToolSet.searches`."""
         self.may_replace = False
-        """A name that is there already is declared anew."""
+        """True: a tool replaces an earlier one of the same name."""
 
     def read_all(self, tools: object, path: str) -> None:
         if not isinstance(tools, list):
@@ -200,7 +201,7 @@ class _Reader:
                 self.shown.append(shown)
 
     def _read(self, tool: object, path: str) -> dict[str, Any] | None:
-        """What the response shows of it; None for one that is left out."""
+        """Returns the tool as the response repeats it; None if it is left out."""
         kind = _kind(tool, path)
         if kind == "namespace":
             return self._namespace(tool, path)
@@ -222,7 +223,7 @@ class _Reader:
         body = _validated(_Namespace, tool, path)
         shown: list[dict[str, Any]] = []
         for at, inner in enumerate(body.tools):
-            # The model knows no namespaces, so the first tool tells what this one is about.
+            # The model sees no namespaces, so the first tool has the namespace's description.
             about = f"{body.name}: {body.description}" if body.description and not shown else ""
             each = self._tool(inner, f"{path}.tools[{at}]", body.name, about)
             if each is not None:
