@@ -1,4 +1,4 @@
-"""The bodies of all requests of one agent: how many bytes of them it holds, and who parses."""
+"""Bounds the memory and the threads that one agent spends on the bodies of its requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,25 +10,26 @@ from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from serving.fair_shares import FairShares, Share
 
 HELD_BYTES = 4 * MAX_BODY_BYTES
-"""Of requests that are open, each from before its body is read. One caller alone gets half."""
+"""Most bytes of bodies of open requests; each counts from before it is read. A single caller gets
+half at most."""
 WAIT_S = 20.0
-"""How long a request waits for room before its body is read."""
+"""Seconds that a request waits for room before its body is read."""
 THREADS = 2
 
 T = TypeVar("T")
 
 
 class Bodies:
-    """What callers have sent. None of them takes all the memory or all the time for it."""
+    """Shares the memory for bodies and the threads that parse them fairly among callers."""
 
     def __init__(self) -> None:
         self._room = FairShares(HELD_BYTES, TooManyWaiting)
         self._turns = FairShares(THREADS, TooManyWaiting)
-        # Few: each takes the interpreter's lock from the event loop.
+        # Only a few, since each takes the interpreter's lock from the event loop.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
 
     async def admitted(self, caller: str, size_bytes: int) -> Share:
-        """Room for a body. Raises `TooManyWaiting`."""
+        """Reserves room for a body. Raises `TooManyWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
                 return await self._room.acquire(caller, size_bytes)
@@ -36,8 +37,8 @@ class Bodies:
             raise TooManyWaiting from None
 
     async def parsed(self, caller: str, body: bytes, parse: Callable[[bytes], T]) -> T:
-        """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises what
-        `parse` raises."""
+        """Returns `parse(body)`, which runs in a thread for a large body so that it stalls no
+        stream. Raises what `parse` raises."""
         if len(body) <= THREAD_BODY_BYTES:
             return parse(body)
         async with self._turns.acquired(caller, 1):

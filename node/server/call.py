@@ -1,4 +1,4 @@
-"""One HTTP request under `/v1`: its head, its body, its answer so far."""
+"""One HTTP request under `/v1`: its head, its body, and the response so far."""
 
 import asyncio
 import contextlib
@@ -34,11 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 class ClientLeft(Exception):
-    """The client closed the connection; nobody reads an answer."""
+    """The client has disconnected; nobody reads the response."""
 
 
 class Call:
-    """Errors are told in the dialect of the path."""
+    """Gives access to the request and sends its response; errors are serialized in the dialect of
+    the path."""
 
     def __init__(
         self, scope: Scope, receive: Receive, send: Send, node_id: str, bodies: Bodies
@@ -49,31 +50,31 @@ class Call:
         self._node_id = node_id
         self._bodies = bodies
         self._held: Share | None = None
-        """Room for its body."""
+        """The reserved room for the body; None before it is read."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = ""
-        """As the node's records have it; empty before there is one."""
+        """The id in the node's records; empty until the request has one."""
         self.started = False
         self.complete = False
         self.path: str = scope["path"]
-        # The server leaves out the body of an answer to HEAD.
+        # The server drops the body of a response to HEAD.
         self.method: str = "GET" if scope["method"] == "HEAD" else scope["method"]
 
     # --- what was asked ----------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
-        """What the router says of whoever asks; empty without a router."""
+        """The client behind the router, as the router names it; empty without a router."""
         return self.text_header(HEADER_ORIGIN)[:ORIGIN_CHARS]
 
     @property
     def sender(self) -> Sender:
-        """All that the router says of whoever asks."""
+        """All that the router reports about the client."""
         return Sender(self.origin, self.salt, self.text_header(HEADER_PROOF)[:PROOF_CHARS])
 
     @property
     def salt(self) -> str:
-        """What parts the prefixes of whoever asks from those of others; empty without a router."""
+        """Separates this client's prefixes from those of others; empty without a router."""
         return self.text_header(HEADER_SALT)
 
     def header(self, name: bytes) -> bytes:
@@ -83,16 +84,16 @@ class Call:
         return self.header(name.encode()).decode("utf-8", "replace")
 
     def mark_authenticated(self) -> None:
-        """Says that the token is right, so that the connection counts as a known caller's."""
+        """Marks the token as right, so that the connection counts as a known caller's."""
         mark_authenticated(self._scope)
 
     def query(self) -> dict[str, list[str]]:
-        """The values of each name of the query string."""
+        """Returns the values of each name in the query string."""
         return parse_qs(self._scope.get("query_string", b"").decode("latin-1"))
 
     def need_method(self, *methods: str, is_there: bool = True) -> None:
-        """Raises `MethodNotAllowed`. HEAD counts as GET. `is_there`: whether the path ends with
-        the name of a thing; else another method asks for a path that only looks like one, and
+        """Raises `MethodNotAllowed` unless the method is one of `methods`; HEAD counts as GET. With
+        `is_there` False, the path only looks like one of ours and ends with no known name: then
         raises `UnknownPath`."""
         if self.method in methods:
             return
@@ -103,10 +104,10 @@ class Call:
         raise error
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
-        """`parse(body)`, for which there is room until `close`. Raises `BodyTooLarge`,
-        `ClientLeft`, `TooManyWaiting`, and what `parse` raises."""
+        """Reads the body and returns `parse(body)`; its room stays reserved until `close`. Raises
+        `BodyTooLarge`, `ClientLeft`, `TooManyWaiting`, and what `parse` raises."""
         declared = self.header(b"content-length")
-        # One that comes in chunks may be of any length.
+        # A chunked body may have any length.
         size_bytes = int(declared) if declared.isdigit() else MAX_BODY_BYTES
         if size_bytes > MAX_BODY_BYTES:
             raise BodyTooLarge
@@ -118,16 +119,16 @@ class Call:
 
     @property
     def is_long(self) -> bool:
-        """Whether its body is too much for the event loop."""
+        """True if the body is too large to be handled on the event loop."""
         return self._held is not None and self._held.size > THREAD_BODY_BYTES
 
     def hold(self, size_bytes: int) -> None:
-        """Counts what else the request has brought into memory, until `close`."""
+        """Reserves more memory for what the request has loaded, until `close`."""
         if self._held is not None:
             self._held.resize(self._held.size + size_bytes)
 
     def close(self) -> None:
-        """The request is over."""
+        """Releases the reserved memory at the end of the request."""
         if self._held is not None:
             self._held.release()
 
@@ -148,8 +149,8 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def until_disconnect(self) -> AsyncIterator[None]:
-        """Runs its block until the client leaves, which becomes `ClientLeft`. The body has been
-        read before."""
+        """Runs its block until the client disconnects, and then raises `ClientLeft` from it. The
+        body must have been read before."""
         task = asyncio.current_task()
         assert task is not None
         left = False
@@ -158,7 +159,7 @@ class Call:
             nonlocal left
             while (await self._receive())["type"] != "http.disconnect":
                 pass
-            # A server reports a disconnect after a complete answer, too.
+            # A server reports a disconnect after a complete response, too.
             if not self.complete:
                 left = True
                 task.cancel()
@@ -177,14 +178,14 @@ class Call:
     # --- the answer --------------------------------------------------------------------------
 
     def answer_headers(self, request: TextRequest) -> Headers:
-        """Of the answer to a request; what that was answered without is told there, and in the
-        log."""
+        """Returns the headers of a request's response. What was left out of the request is named in
+        them and in the log."""
         if request.left_out:
             logger.info("Request %s: %s.", self.request_id, sentence(request.left_out))
         return [*self.model_headers(request.model), *left_out_headers(request.left_out)]
 
     def model_headers(self, model: str) -> Headers:
-        # A header holds no control characters and no text beyond Latin-1.
+        # A header can have neither control characters nor text beyond Latin-1.
         safe = model.encode("ascii", "backslashreplace") if model.isprintable() else b""
         return [(b"x-fleet-model", safe), *self.id_headers()]
 
@@ -192,19 +193,19 @@ class Call:
         shown = self.shown_id.encode()
         if not shown:
             return []
-        # Anthropic's clients look for another name.
+        # Anthropic's clients read the id from another header.
         names = [HEADER_REQUEST_ID.encode()] + [b"request-id"] * is_anthropic(self.path)
         return [(name, shown) for name in names]
 
     @property
     def shown_id(self) -> str:
-        """The request's id as clients see it."""
+        """The request's id as clients see it; empty before there is one."""
         if not self.request_id:
             return ""
         return client_id("req_", self._node_id, self.request_id)
 
     async def send(self, message: Message) -> None:
-        """Raises `ClientLeft`."""
+        """Sends an ASGI message. Raises `ClientLeft`."""
         self.started = True
         if message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
@@ -217,32 +218,32 @@ class Call:
         await _send_json(self.send, 200, body, self.id_headers() if headers is None else headers)
 
     async def send_error(self, error: NodeError) -> None:
-        """A whole answer that holds an error."""
+        """Sends an error as a complete response."""
         headers = self.id_headers()
         body = error_body(self.path, error, self.shown_id)
         await _send_json(self.send, error.status, body, [*headers, *_error_headers(error)])
 
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
-    """The error as the dialect of the path says it."""
+    """Returns the JSON of the error in the dialect of the path."""
     spell = errors.error_body if is_anthropic(path) else openai_errors.error_body
     return spell(error, request_id)
 
 
 def refusal_body(refusal: Refusal, path: str) -> bytes:
-    """What a caller is told whose request nobody has seen."""
+    """Returns the JSON for a request that was refused before any handler saw it."""
     error = NodeError(refusal.message)
     error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
     return error_body(path, error)
 
 
 def is_anthropic(path: str) -> bool:
-    """Whether what stands at the path speaks Anthropic's dialect."""
+    """True if the path has Anthropic's dialect."""
     return path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
 
 
 async def send_error(send: Send, error: NodeError, path: str = "") -> None:
-    """A whole answer that holds an error, for what asks outside `/v1`."""
+    """Sends an error as a complete response, for paths outside `/v1`."""
     await _send_json(send, error.status, error_body(path, error), _error_headers(error))
 
 

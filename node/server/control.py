@@ -1,4 +1,4 @@
-"""What routers and people ask of an agent besides answers: health, state, events, residency."""
+"""Routes for routers and people besides inference: health, state, events, residency."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 
 
 def health_router(agent: Agent) -> APIRouter:
-    """Open to everyone: whether the process lives, and whether it can serve."""
+    """Routes open to everyone: the health of the process, and whether it can serve."""
     router = APIRouter()
 
     @router.get("/")
@@ -58,7 +58,7 @@ def health_router(agent: Agent) -> APIRouter:
 
 
 def control_router(agent: Agent, token: str) -> APIRouter:
-    """`/fleet/*`, for those with the token."""
+    """Routes of `/fleet/*`, which need the token."""
     router = APIRouter(dependencies=[Depends(ControlGate(token))])
 
     @router.get(PATH_STATUS)
@@ -98,7 +98,7 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
         if len(body) <= THREAD_BODY_BYTES:
             model, requests = parse_command(body)
         else:
-            # So that it stalls no stream.
+            # In a thread, so that it stalls no stream.
             model, requests = await asyncio.to_thread(parse_command, body)
         results = await agent.warm(model, requests)
         # Until the model is loaded, a failure can still be an HTTP status.
@@ -111,7 +111,7 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answers every refusal with a `ControlError`."""
+    """Sends each error as a `ControlError`."""
 
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:

@@ -1,4 +1,4 @@
-"""The gate of `/fleet`: who may pass, and how bodies come in and go out."""
+"""The gate of `/fleet`: checks the token and the protocol version, and reads and writes bodies."""
 
 import hmac
 from collections.abc import Awaitable, Callable
@@ -12,13 +12,13 @@ from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
 from serving.http.exchange import mark_authenticated
 
 MAX_COMMAND_BYTES = 4 * 1024 * 1024
-"""The manifest of a model is in a command, too."""
+"""Room for the manifest of a model, which can be in a command."""
 
 C = TypeVar("C", bound=msgspec.Struct)
 
 
 class ControlGate:
-    """Lets those through who have the token and speak our protocol."""
+    """Admits requests that have the token and the version of our protocol."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -42,7 +42,7 @@ class ControlGate:
 
 
 def command_of(kind: type[C]) -> Callable[[Request], Awaitable[C]]:
-    """Reads a body of that kind. Raises `BadRequest`."""
+    """Returns a dependency that decodes the body as `kind`. It raises `BadRequest`."""
     decode = msgspec.json.Decoder(kind).decode
 
     async def command(request: Request) -> C:

@@ -1,4 +1,4 @@
-"""What routers ask of the models on an agent's disk, and the files that peers copy."""
+"""Routes for the models on an agent's disk, and for the files that peers copy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +27,7 @@ MODEL_COMMAND = Depends(command_of(ModelCommand))
 
 
 class ModelFile(FileResponse):
-    """A file in pieces that are large enough for a model's weights."""
+    """Sends a file in chunks that suit a model's weights, and keeps the Mac awake meanwhile."""
 
     chunk_size = 4 * 1024 * 1024
 
@@ -41,7 +41,7 @@ class ModelFile(FileResponse):
 
 
 def models_router(agent: Agent, token: str) -> APIRouter:
-    """Pulls, removals and shares, for those with the token."""
+    """Routes for pulls, removals and shares, which need the token."""
     router = APIRouter(dependencies=[Depends(ControlGate(token))])
 
     @router.post(PATH_PULL)
@@ -67,7 +67,7 @@ def models_router(agent: Agent, token: str) -> APIRouter:
 
 
 def files_router(agent: Agent) -> APIRouter:
-    """`PATH_FILES`, for those with a ticket."""
+    """The route `PATH_FILES`, which needs a ticket."""
     router = APIRouter()
 
     @router.get(PATH_FILES)

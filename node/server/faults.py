@@ -1,8 +1,8 @@
 """Faults of the HTTP side, for tests and dry runs with the scripted engine.
 
-A raw ASGI layer around `/v1`: it delays, refuses, cuts, stalls and garbles answers as real servers
-do, and records what it received and sent. `GET /scripted` shows switches and records, `PUT
-/scripted` replaces the switches, `DELETE /scripted/records` forgets the records; all three want the
+A raw ASGI layer around `/v1`: it delays, refuses, cuts off, stalls and garbles responses as real
+servers do, and records what it received and sent. `GET /scripted` shows switches and records, `PUT
+/scripted` replaces the switches, `DELETE /scripted/records` drops the records; all three need the
 agent's token. What the engine itself does is in its script and is fixed while the agent runs.
 """
 
@@ -32,19 +32,20 @@ _CODES = {429: "rate_limit_exceeded", 409: "model_busy"}
 
 
 class Switches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What goes wrong with answers under `/v1`. `None` switches a fault off; waits in seconds."""
+    """Faults of responses under `/v1`; None turns a fault off."""
 
     headers_delay_s: float = 0.0
-    """Passes before the request reaches the agent."""
+    """Seconds until the request reaches the agent."""
     fail_status: int | None = None
     retry_after_s: int | None = None
     fail_times: int = -1
-    """How many requests fail before the node recovers; -1: all."""
+    """Number of requests that fail before the node recovers; -1 for all."""
     close_after_chunks: int | None = None
-    """The connection is dropped in place of the chunk after so many."""
+    """After this number of chunks, the connection is closed instead of sending the next one."""
     stall_after_chunks: int | None = None
     malformed_after_chunks: int | None = None
-    """In a stream, one line that is not JSON is sent before the chunk after so many."""
+    """In a stream, after this number of chunks, one line that is not JSON is sent before the next
+    one."""
 
 
 @dataclass(slots=True)
@@ -54,7 +55,7 @@ class _Record:
     path: str
     headers: list[tuple[str, str]]
     framing: str
-    """How the body was framed: content-length, chunked or none."""
+    """Framing of the body: content-length, chunked or none."""
     arrived_monotonic_s: float
     body_bytes: int = 0
     status: int | None = None
@@ -72,12 +73,12 @@ class _Record:
 
 
 def wrap(app: ASGIApp, settings: Settings) -> ASGIApp:
-    """`app` with the faults and their control in front of it."""
+    """Wraps `app` with the faults and the routes that control them."""
     return _Faults(app, settings)
 
 
 class _ConnectionDropped(OSError):
-    """What the agent's own writes raise after a fault has cut the connection."""
+    """Raised from the agent's own writes after a fault has closed the connection."""
 
 
 class _Faults:
@@ -107,7 +108,8 @@ class _Faults:
             if self._fails():
                 await self._refuse(call)
             else:
-                # The caller may have left meanwhile; the agent still sees the request, and that.
+                # The client may have disconnected; the agent still gets the request and the
+                # disconnect.
                 with contextlib.suppress(_ConnectionDropped):
                     await self._app(scope, call.receive, call.send)
         finally:
@@ -181,7 +183,7 @@ class _Faults:
 
 
 class _Call:
-    """One request on its way: what the agent receives and sends passes through here."""
+    """One request between client and agent: all messages of both directions pass through it."""
 
     def __init__(self, record: _Record, switches: Switches, receive: Receive, send: Send) -> None:
         self.body_read = asyncio.Event()
@@ -197,7 +199,7 @@ class _Call:
         self._complete = False
 
     async def pump(self) -> None:
-        """Reads the connection ahead of the agent, so that a caller who leaves is seen at once."""
+        """Reads the connection ahead of the agent, so that a disconnect is noticed at once."""
         while not self._left.is_set():
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -211,7 +213,7 @@ class _Call:
             self._messages.put_nowait(message)
 
     async def wait(self, delay_s: float) -> None:
-        """Until the delay is over or the caller has left."""
+        """Waits until the delay is over or the client has disconnected."""
         if delay_s > 0:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._left.wait(), delay_s)
@@ -239,7 +241,7 @@ class _Call:
     async def _before_chunk(self) -> None:
         switches = self._switches
         if _is_reached(switches.close_after_chunks, self._chunks):
-            # An application that returns in the middle makes the server close the connection.
+            # A server closes the connection if the application returns in the middle of a response.
             self._messages.put_nowait({"type": "http.disconnect"})
             raise _ConnectionDropped("The script asked to drop the connection.")
         if _is_reached(switches.stall_after_chunks, self._chunks):

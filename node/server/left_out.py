@@ -1,4 +1,4 @@
-"""What an answer's headers say of what its request was answered without."""
+"""Response headers that name what was left out of a request."""
 
 from collections.abc import Sequence
 
@@ -7,24 +7,24 @@ from node.request import LeftOut
 from node.server.stream import Headers
 
 MOST_NAMED = 16
-"""So many are named in a header; what else there is, is `...`."""
+"""Most items that a header names; further ones become `...`."""
 _LONGEST_KIND = 64
 
 
 def left_out_headers(left_out: Sequence[LeftOut]) -> Headers:
-    """None where nothing was left out."""
+    """Returns the headers; empty if nothing was left out."""
     if not left_out:
         return []
     names = ",".join(_named([each.path for each in left_out]))
     return [
         (HEADER_IGNORED.encode(), names.encode()),
-        # RFC 7234, 5.5: 299 is a warning that lasts, by whom, and what.
+        # RFC 7234, 5.5: the code 299 (a persistent warning), the agent, and the text.
         (b"warning", f'299 mlx-fleet "{sentence(left_out)}"'.encode()),
     ]
 
 
 def sentence(left_out: Sequence[LeftOut]) -> str:
-    """For headers and logs: ASCII without quotes and control characters."""
+    """Returns a sentence for headers and logs: ASCII without quotes and control characters."""
     shown = _named([f"{each.path} ({_plain(each.kind)})" for each in left_out])
     return f"Left out, since only a host could run it: {', '.join(shown)}"
 

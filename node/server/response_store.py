@@ -1,7 +1,7 @@
-"""The responses that clients may come back to: a bounded file on the node's disk.
+"""Stores responses that clients may refer to later, in a bounded file on the node's disk.
 
-Each response keeps its own turn only and names the one before it. The least recently used give way
-to new ones; who goes on from a response uses all that came before it too.
+Each response has its own turn only and names the previous one. The least recently used responses
+are evicted for new ones; a request that continues a response uses the whole chain before it too.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ VERSION = 3
 logger = logging.getLogger(__name__)
 
 _ROW_BYTES = 512
-"""What a row takes besides the two texts, about."""
+"""Bytes that a row takes besides its two texts, roughly."""
 _HASHES = 1 << 64
 _SUFFIXES = ("", "-wal", "-shm")
 _WAL_BYTES = 4 << 20
@@ -70,7 +70,7 @@ ALTER TABLE responses ADD COLUMN chain_head INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 2;
 COMMIT;
 """
-# A head says nothing without what its chain begins with.
+# A chain head is useless without the chain's front.
 _FROM_VERSION_2 = f"""
 BEGIN IMMEDIATE;
 ALTER TABLE responses ADD COLUMN chain_front INTEGER NOT NULL DEFAULT 0;
@@ -87,14 +87,14 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
     max_bytes: int = 512 << 20
-    """Of responses, compressed; the file is a little larger."""
+    """Most bytes of responses, compressed; the file is a little larger."""
     max_responses: int = 20_000
 
 
 class ResponseFile:
-    """The store itself; its calls block, and one thread makes them all. `origin` says whose a
-    response is: for others there is none. A damaged file is moved aside with a warning, and the
-    store begins anew."""
+    """The store itself. Its calls block and all belong to one thread. `origin` names the owner of a
+    response; no other owner finds it. A damaged file is moved aside with a warning, and the store
+    begins empty."""
 
     def __init__(self, folder: Path, limits: StoreLimits) -> None:
         self.path = folder / FILE_NAME
@@ -102,9 +102,9 @@ class ResponseFile:
         self._db: sqlite3.Connection | None = None
 
     def put(self, response: StoredResponse, origin: str, head: Head | None = None) -> bool:
-        """Keeps a response, and lets go of others as the limits want it; False where it is too
-        large for them. `head`: of the prefix chain up to its end; None where that is not known.
-        Raises `ResponseStoreFault`, also where there is one of the same id."""
+        """Stores a response and evicts others over the limits; returns False if it is too large for
+        them. `head` is that of the prefix hash chain up to the response's end; None if unknown.
+        Raises `ResponseStoreFault`, also if the id is already stored."""
         body = zlib.compress(response.body, 1)
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
@@ -128,11 +128,12 @@ class ResponseFile:
         return True
 
     def get(self, response_id: str, origin: str) -> StoredResponse | None:
-        """The response, which counts as a use. Raises `ResponseStoreFault`."""
+        """Returns the response and counts it as used. Raises `ResponseStoreFault`."""
         return self._run(lambda db: self._get(db, response_id, origin, _next_use(db)))
 
     def head(self, response_id: str, origin: str) -> Head | None:
-        """As it was put; None where there is no such response. Raises `ResponseStoreFault`."""
+        """Returns the chain head that `put` stored; None if there is no such response. Raises
+        `ResponseStoreFault`."""
         wanted = (
             "SELECT chain_head, chain_front, chain_bytes FROM responses "
             "WHERE id = ? AND origin = ? AND chain_head != 0"
@@ -141,12 +142,12 @@ class ResponseFile:
         return None if found is None else Head(found[0] % _HASHES, found[1] % _HASHES, found[2])
 
     def has(self, response_id: str) -> bool:
-        """Whether the id is taken, whosever it is. Raises `ResponseStoreFault`."""
+        """True if the id is stored, for any owner. Raises `ResponseStoreFault`."""
         wanted = "SELECT 1 FROM responses WHERE id = ?"
         return self._run(lambda db: db.execute(wanted, (response_id,)).fetchone() is not None)
 
     def delete(self, response_id: str, origin: str) -> bool:
-        """Forgets a response; whether there was one. Raises `ResponseStoreFault`."""
+        """Deletes a response; returns True if there was one. Raises `ResponseStoreFault`."""
 
         def delete(db: sqlite3.Connection) -> bool:
             found = db.execute(
@@ -157,9 +158,9 @@ class ResponseFile:
         return self._run(delete)
 
     def history(self, previous_id: str | None, references: Sequence[str], origin: str) -> History:
-        """What a body refers to: the chain that ends with `previous_id`, and those of the items
-        that are here. Raises `PreviousResponseNotFound` if a part of the chain is not, and
-        `ResponseStoreFault`."""
+        """Returns what a body refers to: the responses up to `previous_id`, and those of the
+        referenced items that are stored. Raises `PreviousResponseNotFound` if one of the responses
+        is missing, and `ResponseStoreFault`."""
         return self._run(lambda db: self._history(db, previous_id, references, origin))
 
     def close(self) -> None:
@@ -169,8 +170,8 @@ class ResponseFile:
 
     def _evict(self, db: sqlite3.Connection) -> None:
         count, nbytes = db.execute("SELECT count(*), total(bytes) FROM responses").fetchone()
-        # Of a chain all are used at once; what came first is of no use without the rest, nor the
-        # rest without it.
+        # All responses of a chain are used at once: its beginning is useless without the rest, and
+        # the rest without its beginning.
         oldest = db.execute("SELECT id, bytes FROM responses ORDER BY used, rowid")
         gone: list[tuple[str]] = []
         while count > self._limits.max_responses or nbytes > self._limits.max_bytes:
@@ -208,7 +209,7 @@ class ResponseFile:
         wanted = previous_id
         while wanted is not None:
             response = self._get(db, wanted, origin, use)
-            # No response of ours goes on from itself, but a file may hold what we did not write.
+            # The store writes no cycles, but a file may hold what it did not write.
             if response is None or wanted in turns:
                 raise _not_found(previous_id, wanted)
             turns[wanted] = _items_of(response)
@@ -222,12 +223,14 @@ class ResponseFile:
         return History(items, {each: found[each] for each in references if each in found})
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Does the work in one transaction, anew if the file turns out to be damaged."""
+        """Runs `work` in one transaction; if the file turns out to be damaged, runs it again on an
+        empty one."""
         try:
             try:
                 return self._transact(work)
             except (sqlite3.DatabaseError, zlib.error, msgspec.DecodeError) as exc:
-                # Its subclasses are about the disk, or the call; it itself is about the content.
+                # Subclasses of DatabaseError concern the disk or the call; the class itself, the
+                # content.
                 if isinstance(exc, sqlite3.Error) and type(exc) is not sqlite3.DatabaseError:
                     raise
                 self._move_aside(exc)
@@ -250,7 +253,7 @@ class ResponseFile:
 
     def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-        # The files beside it get the same mode.
+        # SQLite creates its other files with the same mode.
         self.path.touch(mode=FILE_MODE)
         db = sqlite3.connect(self.path, isolation_level=None)
         try:
@@ -266,9 +269,10 @@ class ResponseFile:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-            # What a client deletes is to be gone.
+            # Deleted responses are overwritten on disk.
             db.execute("PRAGMA secure_delete = ON")
-            # The limits may be lower now. Later on new responses take the room of those that go.
+            # The limits may be lower than before. Later, new responses reuse the space of evicted
+            # ones.
             self._evict(db)
             db.execute("PRAGMA incremental_vacuum").fetchall()
         except sqlite3.Error:
@@ -295,8 +299,8 @@ class ResponseFile:
 
 
 class ResponseStore:
-    """The store for the event loop: one thread of its own does the work, in the order of the
-    calls, so that who asks after a `put` finds what was put."""
+    """The store for the event loop. One thread of its own does the work in the order of the calls,
+    so that a call after a `put` sees what was stored."""
 
     def __init__(self, folder: Path, limits: StoreLimits | None = None) -> None:
         self._file = ResponseFile(folder, limits or StoreLimits())
@@ -305,34 +309,34 @@ class ResponseStore:
     def put(
         self, response: StoredResponse, origin: str = "", head: Head | None = None
     ) -> asyncio.Future[bool]:
-        """As `ResponseFile.put`, but a failure is only logged: the answer is good without. Begun
-        at once, also if nobody awaits it. Whether the response is kept."""
+        """Like `ResponseFile.put`, but only logs a failure, since the response is valid without
+        being stored. The work begins at once, even if the future is never awaited."""
         return self._begin(lambda: self._try_put(response, origin, head))
 
     async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
-        """As `ResponseFile.get`."""
+        """Like `ResponseFile.get`."""
         return await self._begin(lambda: self._file.get(response_id, origin))
 
     async def head(self, response_id: str, origin: str = "") -> Head | None:
-        """As `ResponseFile.head`."""
+        """Like `ResponseFile.head`."""
         return await self._begin(lambda: self._file.head(response_id, origin))
 
     async def has(self, response_id: str) -> bool:
-        """As `ResponseFile.has`."""
+        """Like `ResponseFile.has`."""
         return await self._begin(lambda: self._file.has(response_id))
 
     async def delete(self, response_id: str, origin: str = "") -> bool:
-        """As `ResponseFile.delete`."""
+        """Like `ResponseFile.delete`."""
         return await self._begin(lambda: self._file.delete(response_id, origin))
 
     async def history(
         self, previous_id: str | None, references: Sequence[str] = (), origin: str = ""
     ) -> History:
-        """As `ResponseFile.history`."""
+        """Like `ResponseFile.history`."""
         return await self._begin(lambda: self._file.history(previous_id, references, origin))
 
     async def close(self) -> None:
-        """Ends what was begun, and closes the file."""
+        """Finishes all work that has begun, and closes the file."""
         await self._begin(self._file.close)
         self._thread.shutdown()
 
@@ -353,12 +357,12 @@ def _items_of(response: StoredResponse) -> list[Item]:
 
 
 def _signed(hash_: int) -> int:
-    """As SQLite holds 64 bits."""
+    """Converts to SQLite's signed 64 bits."""
     return hash_ - _HASHES if hash_ >= _HASHES // 2 else hash_
 
 
 def _next_use(db: sqlite3.Connection) -> int:
-    """A number above those of all uses so far."""
+    """Returns a number above those of all uses so far."""
     return int(db.execute("SELECT coalesce(max(used), 0) + 1 FROM responses").fetchone()[0])
 
 

@@ -1,4 +1,4 @@
-"""`/v1/responses` and what lies below it: answers that clients come back to."""
+"""`/v1/responses` and the paths below it: responses that clients may refer to later."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ PATH = "/v1/responses"
 
 
 class ResponsesApi:
-    """The responses of one agent: those in work, and those in its store."""
+    """The responses of one agent: those in progress, and those in its store."""
 
     def __init__(
         self, agent: Agent, store: ResponseStore, chainer: Chainer, hold_head_s: float
@@ -48,10 +48,10 @@ class ResponsesApi:
         self._chainer = chainer
         self._hold_head_s = hold_head_s
         self._open: dict[str, tuple[Job, ResponseWriter]] = {}
-        """By id, those in work that will be kept."""
+        """Responses in progress that will be stored, by id."""
 
     async def create(self, call: Call) -> None:
-        """POST of a new response."""
+        """Handles POST of a new response."""
         asked, fields = await call.read(lambda body: (read_responses(body), read_fields(body)))
         history, head, goes_on = History(), None, asked.needs_history
         if goes_on:
@@ -60,7 +60,7 @@ class ResponsesApi:
             if previous_id:
                 head = await self._store.head(previous_id, call.origin)
                 call.hold(head.size_bytes if head else 0)
-            # Of a long session, too much for the event loop.
+            # A long session would take too long on the event loop.
             asked = await asyncio.to_thread(asked.with_history, history)
         make = partial(self._chain_of, asked, fields, call.salt, history, head)
         chain = LateChain(make, is_long=goes_on or call.is_long)
@@ -82,20 +82,20 @@ class ResponsesApi:
         history: History,
         head: Head | None,
     ) -> Chain | None:
-        """The chain of a body that goes on from what is stored, or refers to it."""
+        """Returns the prefix hash chain of a body, with the stored responses that it continues."""
         if asked.facts.previous_id is None:
             return self._chain(asked, fields, salt)
         chain = self._chain(asked, fields, salt, head) if head else None
         if chain is not None:
             return chain
-        # Its prompt begins in another way than that of the response before, or of that no end is
-        # known: it is as if all had been sent.
+        # The prompt begins otherwise than the previous response's, or that one's chain head is
+        # unknown: the chain is made as if the client had sent the whole history.
         whole = msgspec.Raw(msgspec.json.encode([*history.items, *asked.items]))
         return self._chain(asked, {**fields, "input": whole}, salt)
 
     async def _free_id(self, wished_id: str) -> str:
-        """The id that the caller wished for, or another where a response has it. Until the request
-        is open nothing may be awaited."""
+        """Returns the id that the router requested, or another one if a response already has it.
+        The caller must open the request without awaiting anything in between."""
         response_id = client_id(RESPONSE_PREFIX, self._agent.identity.node_id, wished_id)
         if not wished_id:
             return ""
@@ -116,7 +116,7 @@ class ResponsesApi:
             record, chain = await asyncio.to_thread(
                 lambda: (writer.record(), job.chain_with_output())
             )
-            # One that was deleted meanwhile is not open any more.
+            # A response that was deleted meanwhile is not open any more.
             if record is not None and response_id in self._open:
                 end = chain.end if chain else None
                 is_kept = await self._store.put(record, job.origin, end)
@@ -139,7 +139,7 @@ class ResponsesApi:
             self._open.pop(response_id, None)
 
     async def follow_up(self, call: Call) -> None:
-        """GET, DELETE and what else there is of one response. Raises a `NodeError`."""
+        """Handles GET, DELETE and the subpaths of one response. Raises a `NodeError`."""
         response_id, slash, rest = call.path.removeprefix(PATH + "/").partition("/")
         is_id = parse_id(response_id) is not None
         if not slash:
@@ -176,10 +176,10 @@ class ResponsesApi:
     async def _delete(self, call: Call, response_id: str) -> None:
         found = self._in_work(response_id, call.origin)
         if found is not None:
-            # It will not be kept, and nobody is to find it.
+            # It must neither be stored nor be found any more.
             found[1].forget()
             self._open.pop(response_id, None)
-        # One that is in work may be on its way into the store, which does one thing after another.
+        # A response in progress may be about to be stored; the store works in the order of calls.
         if not await self._store.delete(response_id, call.origin) and found is None:
             raise unknown_response(response_id)
         await call.send_json(deleted_body(response_id))
@@ -197,7 +197,7 @@ class ResponsesApi:
         await call.send_json(writer.cancelled())
 
     def _in_work(self, response_id: str, origin: str) -> tuple[Job, ResponseWriter] | None:
-        """The open response of that id, if `origin` may know of it."""
+        """Returns the open response with this id if `origin` owns it."""
         found = self._open.get(response_id)
         return found if found is not None and origin == found[0].origin else None
 
@@ -205,7 +205,7 @@ class ResponsesApi:
 async def _until_cancelled(
     batches: AsyncGenerator[Batch, None], job: Job
 ) -> AsyncGenerator[Batch, None]:
-    """The batches; a cancel ends them as an answer of its own kind, not as a failure."""
+    """Yields the batches; a cancel ends them as a response of its own kind, not as a failure."""
     try:
         async with contextlib.aclosing(batches):
             async for batch in batches:

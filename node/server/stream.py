@@ -1,7 +1,7 @@
-"""From a row's parts to the bytes of an answer: server-sent events, or one JSON object.
+"""Turns a sequence's parts into the bytes of a response: server-sent events, or one JSON object.
 
-The head is held until the first content, or until the row has been silent for `HOLD_HEAD_S`; before
-it is out, every failure can still be an HTTP status.
+The head of the response is not sent until the first content, or until the sequence was silent for
+`HOLD_HEAD_S`; before it is sent, every failure can still be an HTTP status.
 """
 
 import time
@@ -19,22 +19,23 @@ from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]
-"""Awaited when an answer is spelled to its end, before the client gets that."""
+"""Awaited when the whole response has been serialized, before the client gets its end."""
 
 STREAM_HEADERS: Headers = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache"),
 ]
 _NEARLY = 0.9
-"""A timer may fire a little early by another clock."""
+"""Share of the idle interval that counts as all of it: a timer may fire a little early by another
+clock."""
 
 
 async def _nothing() -> None:
-    """Where there is nothing to do before the end."""
+    """Does nothing before the end."""
 
 
 class EventStream:
-    """Writes one streamed answer. `started` tells whether its head is out."""
+    """Writes one streamed response. `started` is True once its head is sent."""
 
     def __init__(
         self, writer: Writer, send: Send, headers: Headers, before_end: BeforeEnd = _nothing
@@ -47,21 +48,23 @@ class EventStream:
         self._written_s = 0.0
 
     async def run(self, batches: Batches, silence_s: float) -> None:
-        """Writes the answer until its end, and what fills a silence where nothing else was written
-        for `silence_s`. Raises a `NodeError` before the head is out only; afterwards it becomes
-        one event in the stream, and nothing follows it."""
+        """Writes the response until its end, and keep-alive bytes when nothing else was written for
+        `silence_s` seconds. Raises a `NodeError` before the head is sent only; afterwards the error
+        becomes the last event of the stream."""
         self._written_s = time.monotonic()
         try:
             async for batch in batches:
                 if isinstance(batch, Accepted):
-                    # A prediction: rows before this one may store more, and pressure evicts.
+                    # A prediction: sequences before this one may store more, and memory pressure
+                    # may evict.
                     self._headers = self._headers + prompt_headers(batch)
                     self._writer.accepted(batch)
                     continue
                 deltas = () if isinstance(batch, Progress | ModelAwaited) else batch
                 is_last = _is_complete(deltas)
                 body = self._spell(deltas)
-                # Tokens may come for long without text, so a batch is not yet an end of silence.
+                # Many tokens may come without any text, so a batch alone does not end an idle
+                # interval.
                 if not body and time.monotonic() - self._written_s >= silence_s * _NEARLY:
                     body = self._filler(batch)
                 if is_last:
@@ -97,7 +100,7 @@ class EventStream:
             comment = b": prefill %d %%\n\n" % percent
         else:
             return silence
-        # Beside an event that keeps the connection alive; in place of a comment that does.
+        # Added to a keep-alive event, but in place of a keep-alive comment.
         return comment if silence.startswith(b":") else comment + silence
 
     async def _write(self, body: bytes, *, more: bool) -> None:
@@ -113,7 +116,8 @@ class EventStream:
 async def collect(
     batches: Batches, writer: Writer, before_end: BeforeEnd = _nothing
 ) -> tuple[bytes, Headers]:
-    """The whole answer as JSON, by the same road, and headers about it. Raises a `NodeError`."""
+    """Collects the parts of a whole response; returns its JSON and headers about it. Raises a
+    `NodeError`."""
     parts: dict[int, list[Part]] = {}
     answers: dict[int, Collected] = {}
     last: Delta | None = None
@@ -128,7 +132,7 @@ async def collect(
                 last = delta
     if last is None or not last.is_last:
         raise EngineFault("The engine ended the request without its accounts.")
-    # A cancelled answer may have no usage; whether it is told without is the writer's to say.
+    # A cancelled response may have no usage; the writer decides whether it may lack it.
     for choice, collected in answers.items():
         collected.usage = last.usage
         collected.add(parts[choice])
@@ -138,8 +142,8 @@ async def collect(
 
 
 def prompt_headers(counts: Accepted | RowUsage) -> Headers:
-    """How long the prompt is, and how much of it comes from the prefix cache: before the end, a
-    prediction."""
+    """Returns headers with the length of the prompt and the number of its tokens that come from the
+    prefix cache, which before the end is a prediction."""
     return [
         (HEADER_PROMPT_TOKENS.encode(), b"%d" % counts.prompt_tokens),
         (HEADER_CACHED_TOKENS.encode(), b"%d" % counts.cached_tokens),
@@ -153,5 +157,5 @@ def _awaited_comment(awaited: ModelAwaited) -> bytes:
 
 
 def _is_complete(deltas: Sequence[Delta]) -> bool:
-    """Whether the last delta ends the answer."""
+    """True if the last delta ends the response."""
     return bool(deltas) and deltas[-1].is_last

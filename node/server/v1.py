@@ -1,7 +1,7 @@
 """`/v1/*` as a raw ASGI application, in front of everything else.
 
-One watcher for each request waits for the client's disconnect and cancels the work in whatever
-phase it is.
+For each request, one task waits for the client's disconnect and cancels the work in whatever phase
+it is.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ MODELS_PATH = "/v1/models"
 REQUESTS_PATH = "/v1/requests"
 
 _LISTS = (MODELS_PATH, REQUESTS_PATH)
-"""What may be asked for with a slash behind it."""
+"""Paths that also match with a slash at the end."""
 
 Handler = Callable[[Call], Awaitable[None]]
 
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ApiOptions:
-    """How the agent's answers are told."""
+    """Options of the agent's API."""
 
     token: str
     hold_head_s: float = HOLD_HEAD_S
@@ -130,7 +130,7 @@ class Api:
     def _read(
         self, call: Call, read: Callable[[bytes], Asked], body: bytes
     ) -> tuple[Asked, LateChain]:
-        """What a body asks for, and its chain."""
+        """Returns the parsed body and its prefix hash chain."""
         asked = read(body)
         path, model, salt = call.path, asked.request.model, call.salt
 
