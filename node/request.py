@@ -1,4 +1,4 @@
-"""What a client asks for, in words of no dialect: messages, tools, how to sample, when to end."""
+"""A client's request, independent of the dialect: messages, tools, sampling, and when to end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,34 +16,34 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """A picture, a sound or a file between the texts of a message."""
+    """An image, audio or a file between the texts of a message."""
 
     kind: str
-    """As templates that know media name it: image, audio, video."""
+    """The name that templates with media use: image, audio, video."""
     text: str
-    """What the prompt of a model shows that takes text only."""
+    """Text that replaces it in the prompt of a model that accepts text only."""
     param: str = ""
-    """The body's field that says what it is, for errors."""
+    """The body's field with its type, for errors."""
 
 
 BEFORE_ITEMS = -1
-"""The source of what stands before a body's items: a system prompt that is a field of its own, or
-earlier turns that the body only names."""
+"""The source of a message from before the body's items: a system prompt in a field of its own, or
+earlier turns that the body only refers to."""
 NO_ITEM = -2
-"""The source of what a later prompt may lack though it begins with the same items."""
+"""The source of a message that a later prompt may lack although it begins with the same items."""
 
 Content = str | tuple[TextPart | MediaPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that an earlier answer made."""
+    """A call made by an earlier response."""
 
     call_id: str
     name: str
     arguments: str
-    """As the client gave it back: JSON text of an object, or nothing for an empty one. The
-    template is shown other text as an object's only value, `arguments`."""
+    """The client's own text: JSON text of an object, or nothing for an empty one. The template
+    gets any other text as the only value of an object, `arguments`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,16 @@ class Message:
     role: Role
     content: Content = ""
     reasoning: str = ""
-    """Of an assistant's message; empty where the client gave none back."""
+    """In an assistant's message only; empty if the client sent none back."""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant's message."""
+    """In an assistant's message only."""
     tool_call_id: str = ""
-    """Of a tool's message: the call that it answers."""
+    """In a tool message: the call that it answers."""
     name: str = ""
-    """Of a tool's message: the tool's name where the client says it. Else the speaker's."""
+    """In a tool message, the tool's name, if the client sent it. Otherwise the speaker's."""
     source: int = field(default=BEFORE_ITEMS, compare=False)
-    """Index of the item of the body that it came from, the last one where it came from several;
-    `BEFORE_ITEMS`, or `NO_ITEM`."""
+    """Index of the body's item that the message came from, the last one if there were several; or
+    `BEFORE_ITEMS` or `NO_ITEM`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,17 @@ class Tool:
     """A function that the model may call."""
 
     function: Mapping[str, Any]
-    """OpenAI's definition as the template gets it: `name`, and `description`, `parameters` and
-    `strict` where the client gave them; JSON types, None only in `const` and `enum`."""
+    """OpenAI's definition as the template gets it: `name`, and those of `description`, `parameters`
+    and `strict` that the client sent; JSON types, None only in `const` and `enum`."""
     param: str = field(default="tools", compare=False)
-    """The body's field that holds the schema, for errors."""
+    """The body's field that has the schema, for errors."""
     is_custom: bool = False
-    """It is answered with text, the only argument of the function."""
+    """True for a custom tool, whose input is text: the only argument of the function."""
     pattern: str | None = None
-    """Of a custom tool: what all of its text matches. The template does not show it."""
+    """For a custom tool: the pattern that all of its text must match. The template does not show
+    it."""
     is_unheld: bool = False
-    """Its text has a grammar that no call can be held to, so that none is forced."""
+    """True if the text has a grammar that the engine cannot enforce, so that no call is forced."""
 
     @property
     def name(self) -> str:
@@ -85,13 +86,13 @@ class Tool:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """JSON schema of the arguments; empty where the client gave none."""
+        """JSON schema of the arguments; empty if the client sent none."""
         given = self.function.get("parameters")
         return given if isinstance(given, Mapping) else {}
 
     @property
     def held_parameters(self) -> Mapping[str, Any]:
-        """The schema that the arguments of a call are held to."""
+        """The schema that constrains the arguments of a call."""
         shown = self.parameters
         if self.pattern is None:
             return shown
@@ -104,29 +105,29 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something of the body that only a host could run."""
+    """Something in the body that only a host could run, and that is left out."""
 
     path: str
     kind: str
-    """Its type, as the body says it."""
+    """Its type, as the body names it."""
     name: str = ""
-    """By which a choice may name it."""
+    """The name by which a `tool_choice` may refer to it; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """What the chat template is told besides messages and tools."""
+    """Options for the chat template besides messages and tools."""
 
     enable_thinking: bool | None = None
-    """None: as the template does by itself."""
+    """None: as the template does by default."""
     reasoning_effort: str | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """The client's own; the named ones above go before them."""
+    """The client's own variables; the named fields above override them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """What a body asks for, validated. Exactly one of `messages` and `prompt` is there."""
+    """A validated request. Exactly one of `messages` and `prompt` is set."""
 
     model: str
     sampling: SamplingParams
@@ -135,38 +136,40 @@ class TextRequest:
     stream: bool
     messages: tuple[Message, ...] | None = None
     prompt: str | tuple[int, ...] | None = None
-    """Text, or token ids as the client gave them."""
+    """Text, or token ids as the client sent them."""
     prompt_field: str = "messages"
-    """The body's field that holds the prompt, for errors about it."""
+    """The body's field that has the prompt, for errors about it."""
     tools: tuple[Tool, ...] = ()
-    """Empty too where the client wants no calls: the template then shows none, and none are read
-    out of the answer."""
+    """Also empty if the client wants no calls: the template then shows no tools, and no calls are
+    parsed from the output."""
     late_tools: tuple[Tool, ...] = ()
-    """Declared within the conversation, by messages that show them; the template does not. One of
-    a name that is in `tools` goes before that."""
+    """Tools declared within the conversation, by messages that show them; the template does not.
+    They override tools of the same name in `tools`."""
     parallel_tool_calls: bool = True
-    """False: the answer ends with its first call."""
+    """False: the response ends with its first call."""
     template: TemplateOptions = TemplateOptions()
     continue_final: bool = False
-    """The answer goes on from the last message, which is an assistant's, in place of a new one."""
+    """True: the response continues the last message, which is an assistant's, instead of a new
+    one."""
     callable_tools: tuple[str, ...] | None = None
-    """Names of those of `tools` that may be called; None: all. The template shows all the same."""
+    """Names of those of `tools` that may be called; None for all. The template shows all of them
+    anyway."""
     must_call: bool = False
-    """The answer is a call, or several where `parallel_tool_calls` lets it."""
+    """True: the response is a call, or several if `parallel_tool_calls` allows it."""
     must_call_param: str = "tool_choice"
-    """The body's field that asks for it, for errors."""
+    """The body's field that forces the call, for errors."""
     constraint: Constraint | None = None
-    """What the answer's text has to be."""
+    """Structured output: the constraint on the response's text."""
     thinking_tokens: int | None = None
-    """Most tokens of reasoning; None: as many as the model's default says, or no limit."""
+    """Thinking budget: most tokens of reasoning; None for the model's default, or no limit."""
     logprobs: int | None = None
-    """As in `GenerateRequest`."""
+    """Same as `GenerateRequest.logprobs`."""
     choices: int = 1
-    """How many answers."""
+    """Number of choices."""
     left_out: tuple[LeftOut, ...] = ()
-    """What has no effect on the answer, to be told beside it."""
+    """Parts of the body that have no effect; they are reported with the response."""
 
     @property
     def callable(self) -> tuple[Tool, ...]:
-        """All tools that calls are read of, those that may be called now or not."""
+        """All tools whose calls are parsed, including those that may not be called now."""
         return tuple({tool.name: tool for tool in (*self.tools, *self.late_tools)}.values())

@@ -1,4 +1,4 @@
-"""Which tokens of a prompt the positions of its chain stand for."""
+"""Finds the number of prompt tokens up to each position of the prefix hash chain."""
 
 from array import array
 from collections.abc import Sequence
@@ -8,12 +8,14 @@ from node.prompt.template.item_ends import Place, Places, Stretch
 from node.protocol.prefix import Chain
 
 SLACK_LENGTH = 32
-"""So many characters before a cut inside a message, tokens are the same whatever follows it."""
+"""Characters before a cut inside a message from which on the tokens may depend on what follows the
+cut."""
 
 
 def bind(chain: Chain, places: Places | None) -> "array[int]":
-    """For each position of the chain, how many tokens at least all prompts begin with alike that
-    go through it; ascending. `places`: of the prompt of the same body, where they are known."""
+    """Returns for each position of the chain, ascending, a number of first tokens that all prompts
+    through that position have in common; a lower bound. `places` is the layout of the same body's
+    prompt, None if unknown."""
     counts = array("I", [0]) * len(chain)
     if places is None:
         return counts
@@ -26,7 +28,7 @@ def bind(chain: Chain, places: Places | None) -> "array[int]":
             continue
         begin = chain.sizes[done - 1] if done else 0
         if not number:
-            # Tools come first, and where those are in the prompt is not known.
+            # Tools come first, and where the prompt has them is unknown.
             begin = chain.sizes[stop - 1] - place.form_bytes
         inner = [size - begin for size in chain.sizes[done : stop - 1]]
         for at, length in enumerate(_lengths(inner, place, places), start=done):
@@ -41,8 +43,8 @@ def bind(chain: Chain, places: Places | None) -> "array[int]":
 
 
 def _lengths(offsets: Sequence[int], place: Place, places: Places) -> list[int]:
-    """For ascending offsets in bytes of a place's form, how many characters of the text all share
-    that have the bytes before."""
+    """Returns, for ascending byte offsets in an item's canonical form, the number of characters of
+    the prompt's text that all prompts with the same bytes before the offset share."""
     lengths = [0] * len(offsets)
     for stretch in place.stretches:
         inner = [offset - stretch.ahead_bytes for offset in offsets]
@@ -52,10 +54,10 @@ def _lengths(offsets: Sequence[int], place: Place, places: Places) -> list[int]:
 
 
 def _characters(offsets: Sequence[int], stretch: Stretch, text: str) -> list[int]:
-    """As `_lengths`, within one stretch."""
+    """Like `_lengths`, within one stretch."""
     part = text[stretch.begin : stretch.end]
     if part.isascii():
-        # All of it, or no text at all, where all stretches are like this one.
+        # The whole text, or no text at all if all stretches are ASCII.
         last = stretch.end - stretch.begin
         return [max(0, stretch.begin + min(offset, last) - SLACK_LENGTH) for offset in offsets]
     data = part.encode("utf-8", "surrogatepass")

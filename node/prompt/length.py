@@ -1,15 +1,15 @@
-"""How long a request is before anything is made of it."""
+"""Estimates of a request's length before its prompt is made."""
 
 from node.prompt.prompt import RenderRequest
 from node.prompt.template.item_ends import length_of
 from node.request import TextRequest
 
 MESSAGE_LENGTH = 32
-"""What a message adds, in characters."""
+"""Characters that a message adds to its text."""
 
 
 def is_longer(request: TextRequest, length: int) -> bool:
-    """Whether its prompt has more characters, about."""
+    """True if the prompt has more than `length` characters, roughly."""
     if request.messages is None:
         return len(request.prompt or "") > length
     for message in request.messages:
@@ -20,7 +20,7 @@ def is_longer(request: TextRequest, length: int) -> bool:
 
 
 def may_overflow(asked: RenderRequest) -> bool:
-    """Whether the prompt may be longer than the model's context, as long as a character is no more
-    than a token."""
+    """True if the prompt may be longer than the model's context, given that a token has at least
+    one character."""
     context_tokens = asked.context_tokens
     return context_tokens is not None and is_longer(asked.request, context_tokens)

@@ -1,4 +1,4 @@
-"""Prompts of the scripted engine, which no program of a model's author has a part in: they are made
+"""Prompts of the scripted engine. No code of a model's author takes part in them, so they are made
 in the agent's own process."""
 
 import asyncio
@@ -15,31 +15,31 @@ from node.prompt.scripted_tokens import ScriptedRenderer
 from serving.fair_shares import FairShares
 
 THREAD_LENGTH = 16 * 1024
-"""A prompt of more characters is made in a thread, so that it stalls no stream."""
+"""Characters above which a prompt is made in a thread, so that it stalls no stream."""
 
 T = TypeVar("T")
 
 
 class LocalRenderer:
-    """As `RemoteRenderer`, without a process."""
+    """Like `RemoteRenderer`, without a process."""
 
     def __init__(self, formats: Formats | None, threads: Executor, turns: FairShares) -> None:
-        """`turns`: of the threads."""
+        """`turns` shares the threads of `threads` among callers."""
         self._renderer = ScriptedRenderer(formats)
         self._threads = threads
         self._turns = turns
 
     def begin(self) -> None:
-        """There is nothing to load."""
+        """Does nothing: there is nothing to load."""
 
     async def open(self) -> None:
-        """There is nothing to load."""
+        """Does nothing: there is nothing to load."""
 
     async def close(self) -> None:
-        """There is nothing to end."""
+        """Does nothing: there is no process to end."""
 
     async def render(self, asked: RenderRequest) -> Prompt:
-        """Raises `BadRequest`, `ContextTooLong`, or `TooManyWaiting`."""
+        """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, or `TooManyWaiting`."""
         make = self._renderer.render_shared if asked.shared else self._renderer.render
         prompt = await self._run(asked, lambda: make(asked.request, asked.context_tokens))
         chain = None if asked.chain is None else await asked.chain.made()

@@ -1,7 +1,7 @@
-"""The agent's end of the socket to one render process, and what that may take of time and memory.
+"""The agent's end of the socket to one render process, and the process's limits of time and memory.
 
-macOS enforces no limit on the memory of a process. So the agent looks at it while there is
-something to make, and ends a process that goes too far.
+macOS does not enforce a limit on a process's memory. So the agent polls it while a command runs,
+and ends a process that exceeds its limit.
 """
 
 import asyncio
@@ -24,35 +24,38 @@ from node.prompt.wire import (
 from serving.units import gib
 
 LOOK_S = 0.05
-"""How often it is looked at what a process takes that has not answered."""
+"""Seconds between two polls of the memory of a process that has not answered."""
 LEFT_S = 1.0
-"""How long it may go on with what nobody waits for any more."""
+"""Seconds that a process may continue with a command whose caller has gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What a render process may take. Real tokenisers and templates take a hundredth of it, but
-    for the rare tokeniser that has to be converted first."""
+    """Limits of a render process. Real tokenisers and templates need a hundredth of them, except
+    for a rare tokeniser that has to be converted first."""
 
     tokeniser_s: float = 120.0
-    """For the load of a tokeniser, and the imports of a process that has not waited."""
+    """Seconds for loading a tokeniser, and for the imports of a process that was not started
+    ahead."""
     template_s: float = 20.0
-    """For some hundred short chats with a new template."""
+    """Seconds for some hundred short chats with a new template."""
     render_s: float = 30.0
-    """For one prompt."""
+    """Seconds for one prompt."""
     memory_bytes: int = 2 * 1024**3
 
 
 class TooMuch(Exception):
-    """It took more than it may, and has been ended; how much, as in `takes more than 20 s`."""
+    """The process exceeded a limit and has been ended. The message completes a sentence, as in
+    `takes more than 20 s`."""
 
 
 class RenderProcessDied(Exception):
-    """The process ended by itself, or said what none of its kind says."""
+    """The process ended by itself, or sent something that is not an answer."""
 
 
 class RenderProcess:
-    """One process, which does one thing at a time. All methods belong to one event loop."""
+    """One render process, which runs one command at a time. All methods belong to one event
+    loop."""
 
     def __init__(
         self, child: ChildProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -62,12 +65,12 @@ class RenderProcess:
         self._reader = reader
         self._writer = writer
         self._leftover: asyncio.Task[None] | None = None
-        """Waits for the end of what nobody waits for any more."""
+        """Waits for the end of a command whose caller has gone."""
         self._ended = False
 
     @classmethod
     async def connect(cls, child: ChildProcess) -> "RenderProcess":
-        """Takes the process over. Raises `OSError`, and then has ended it."""
+        """Takes ownership of the process. Raises `OSError`, after it has ended the process."""
         try:
             reader, writer = await asyncio.open_connection(sock=child.link)
         except BaseException:
@@ -76,7 +79,7 @@ class RenderProcess:
         return cls(child, reader, writer)
 
     async def settled(self) -> None:
-        """Waits for the end of what nobody waits for any more, which may be its own."""
+        """Waits for the end of a command whose caller has gone, which may end the process too."""
         if self._leftover is not None:
             await asyncio.wait({self._leftover})
 
@@ -92,8 +95,8 @@ class RenderProcess:
         return process_bytes(self.pid)
 
     async def ask(self, command: Command, limit_s: float, memory_bytes: int) -> Answer:
-        """Its answer. Where the caller leaves, it goes on for a moment, and then is ended. Raises
-        `TooMuch` or `RenderProcessDied`."""
+        """Sends a command and returns its answer. If the caller is cancelled, the command continues
+        for a moment, after which the process is ended. Raises `TooMuch` or `RenderProcessDied`."""
         await self.settled()
         if not self.alive:
             raise RenderProcessDied

@@ -1,4 +1,4 @@
-"""A rendered request, and what renders one."""
+"""A rendered request, and the interface of what renders one."""
 
 from array import array
 from collections.abc import Callable
@@ -16,19 +16,20 @@ from node.request import TextRequest
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered request; the fields as in `GenerateRequest` and `OutputFormat`."""
+    """A rendered request; fields as in `GenerateRequest` and `OutputFormat`."""
 
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
     reusable_tokens: int | None = None
     dropped_answer: tuple[int, ...] = ()
     formats: Formats = Formats()
-    """Of the answer; none for a completion."""
+    """Formats of the response; empty for a completion."""
     tail: str = ""
     places: Places | None = field(default=None, compare=False, repr=False)
-    """Of the body's items, where they are known; for who makes the prompt."""
+    """Layout of the body's items in the prompt, for the process that makes it; None if unknown."""
     positions: "array[int]" = field(default_factory=lambda: array("I"), compare=False)
-    """Of the chain that was asked about: as of `bind`."""
+    """Token counts of the positions of the request's chain, as `bind` returns them; empty without a
+    chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +38,54 @@ class RenderRequest:
 
     request: TextRequest
     context_tokens: int | None = None
-    """Of the model that is to answer; None: of any length."""
+    """Context of the model that will respond; None for any length."""
     caller: str = ""
-    """Whoever asks, as the router tells them apart; empty without a router."""
+    """The client behind the router, as the router names it; empty without a router."""
     shared: bool = False
-    """Only what it shares with longer chats."""
+    """True: only the part that longer chats share."""
     chain: LateChain | None = None
-    """Of the body, where its positions are asked for."""
+    """The body's prefix hash chain, if its positions are needed."""
 
 
 class Renderer(Protocol):
-    """Makes token ids of a request's messages or prompt."""
+    """Turns a request's messages or prompt into token ids."""
 
     @property
     def formats(self) -> Formats:
-        """Of answers to chats with tools."""
+        """Formats of responses to chats with tools."""
 
     def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
-        """Raises `BadRequest` naming the field that cannot be rendered, and `ContextTooLong` where
-        a context of so many tokens has no room for the prompt and an answer."""
+        """Makes the prompt. Raises `BadRequest` naming the field that cannot be rendered, and
+        `ContextTooLong` if a context of `context_tokens` has no room for the prompt and one more
+        token."""
 
     def render_shared(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
-        """What the prompts of all requests begin with that begin with the same messages. Raises
-        as `render`."""
+        """Makes the part of the prompt that all requests beginning with the same messages share.
+        Raises as `render`."""
 
 
 def text_prompt(
     tokens: tuple[int, ...], text: str = "", within: Callable[[int], int] | None = None
 ) -> Prompt:
-    """Of a completion. `within` as `Places.tokens_within`, if it is known."""
+    """Makes the prompt of a completion. `within` is `Places.tokens_within`, None if unknown."""
     if not tokens:
         raise BadRequest("The prompt is empty.", param="prompt")
     return Prompt(tokens, places=None if within is None else whole_text(text, len(text), within))
 
 
 def ids_prompt(tokens: tuple[int, ...]) -> Prompt:
-    """Of token ids, which have four bytes each in a chain."""
+    """Makes a prompt of token ids, each of which has four bytes in a prefix hash chain."""
     return Prompt(tokens, places=whole_text("", 4 * len(tokens), lambda length: length // 4))
 
 
 Make = Callable[[TextRequest, int | None], Prompt]
-"""Makes the prompt of a request, which has no more than so many tokens. Raises `TooManyTokens`, or
-gives one that is too long after all."""
+"""Makes the prompt of a request within a limit of tokens. Raises `TooManyTokens`, or returns a
+prompt that exceeds the limit after all."""
 
 
 def fitting(make: Make, request: TextRequest, context_tokens: int | None) -> Prompt:
-    """The prompt that is made, with room for an answer behind it. Raises `ContextTooLong`."""
+    """Returns the prompt made by `make`, if it leaves room for a token of the response. Raises
+    `ContextTooLong`."""
     if context_tokens is None:
         return make(request, None)
     try:

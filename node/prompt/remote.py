@@ -1,4 +1,4 @@
-"""One model's prompts, made in a process of their own."""
+"""The prompts of one model, made in a process of their own."""
 
 import asyncio
 from array import array
@@ -40,13 +40,14 @@ Start = Callable[[], Awaitable[ChildProcess]]
 
 
 class RemoteRenderer:
-    """The owner of one model's render process, which is started when it is needed, and again where
-    it has ended. Prompts are made one after the other, those of several callers in turn."""
+    """Owns one model's render process, which is started on demand, and again after it has ended.
+    Prompts are made one at a time, those of several callers in turn."""
 
     def __init__(
         self, folder: Path, formats: Formats | None, start: Start, limits: RenderLimits
     ) -> None:
-        """`formats`: of its answers; None: as template and vocabulary tell."""
+        """`formats`: formats of the model's output; None for those found from template and
+        vocabulary."""
         self._folder = folder
         self._wanted = formats
         self._start = start
@@ -66,7 +67,7 @@ class RemoteRenderer:
             self._opening.add_done_callback(self._on_opened)
 
     async def open(self) -> None:
-        """Waits until everything is loaded; whoever leaves meanwhile does not end the load. Raises
+        """Waits until everything is loaded; a cancelled caller does not end the load. Raises
         `LoadFailure` with a sentence."""
         self.begin()
         if (opening := self._opening) is not None:
@@ -74,20 +75,20 @@ class RemoteRenderer:
             opening.result()
 
     async def render(self, asked: RenderRequest) -> Prompt:
-        """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`, or `TooManyWaiting`
-        where the same caller has that many in front of this one."""
+        """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`,
+        or `TooManyWaiting` if the same caller already has too many prompts waiting."""
         async with self._turns.acquired(asked.caller, 1):
             process = await self._ready()
             prompt = await self._rendered(process, asked)
             if asked.chain is not None:
                 prompt = replace(prompt, positions=await self._positions(process, asked.chain))
             if process.memory_bytes() > self._limits.memory_bytes // 2:
-                # What it took for a long prompt it does not give back otherwise.
+                # The process would not return the memory that a long prompt took.
                 await self._end()
             return prompt
 
     async def close(self) -> None:
-        """Ends the process. Another one is started when it is needed."""
+        """Ends the process; another one is started on demand."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
@@ -105,7 +106,7 @@ class RemoteRenderer:
 
     def _on_opened(self, opening: asyncio.Task[RenderProcess]) -> None:
         self._opening = None
-        # Of a failure whoever waits is told, if anybody does.
+        # A failure is raised in `open`, if anybody waits there.
         if not opening.cancelled() and opening.exception() is None:
             self._process = opening.result()
 
@@ -189,7 +190,7 @@ class RemoteRenderer:
         raise _unlike(answer)
 
     async def _ask(self, process: RenderProcess, command: Command) -> Answer:
-        """Raises `TooMuch` or `RendererDied`."""
+        """Sends a command within the limits for one prompt. Raises `TooMuch` or `RendererDied`."""
         limits = self._limits
         try:
             return await process.ask(command, limits.render_s, limits.memory_bytes)
@@ -209,5 +210,5 @@ def _prompt(answer: Rendered) -> Prompt:
 
 
 def _unlike(answer: Answer) -> NodeError:
-    """For an answer to something else than was asked."""
+    """Returns the error for an answer that does not belong to the command."""
     return NodeError(answer.reason) if isinstance(answer, Failed) else RendererDied()

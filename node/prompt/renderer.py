@@ -1,8 +1,8 @@
-"""From a request to token ids: the only caller of chat templates and tokenisers.
+"""Turns a request into token ids; the only module that calls chat templates and tokenisers.
 
-It works with the transformers library and without MLX. A chat is rendered twice, and tokenised
-once: as the prompt, and as the text that the next turn's prompt will begin with, which tells where
-messages end and what of the prompt the next turn can reuse.
+It uses the transformers library, not MLX. A chat is rendered twice and tokenised once: as the
+prompt, and as the text with which the next turn's prompt will begin. The second shows where
+messages end and how much of the prompt the next turn can reuse.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ from node.request import TextRequest
 
 
 class _ModelChat:
-    """One chat template of a model: its prompts, and how its answers are read."""
+    """One chat template of a model: makes its prompts, and knows the formats of its output."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class _ModelChat:
         abilities = self.renderer.abilities
         is_asked = not (abilities.tools or abilities.example_call)
         if is_asked and formats.tool_calls == told.tool_calls != "hermes":
-            # The model spells calls as it is asked to, or in a way of its own.
+            # The model writes calls as the prompt shows it, or in a form of its own.
             formats = formats._replace(tool_calls=AUTO)
         self.formats = formats
         parts = parts_of_answers(template.text, vocabulary)
@@ -45,13 +45,13 @@ class _ModelChat:
         self._dropped = find_dropped(self.renderer, parts, encode, reads_reasoning=reads_reasoning)
 
     def dropped(self, request: TextRequest) -> tuple[int, ...]:
-        """First tokens of answers that the next turn's prompt does not repeat."""
+        """Returns the first tokens of responses that the next turn's prompt does not repeat."""
         if not gives_reasoning(request.messages or ()):
             return self._dropped.unreturned
         return self._dropped.at_result if self._awaits_call(request) else self._dropped.at_user
 
     def is_repeated(self, request: TextRequest, chat: Chat) -> bool:
-        """Whether the next turn's prompt goes on with the answer behind this one."""
+        """True if the next turn's prompt continues with the response to this one."""
         if chat.following is None or chat.shared < len(chat.text):
             return False
         if self._awaits_call(request) and not request.continue_final:
@@ -63,13 +63,13 @@ class _ModelChat:
 
 
 def load_tokeniser(folder: Path) -> Any:
-    """Of the transformers library. Slow. Raises `LoadFailure` with a sentence."""
+    """Loads a tokeniser of the transformers library. Slow. Raises `LoadFailure` with a sentence."""
     transformers = import_transformers()
     try:
         tokeniser = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-        # The first call settles truncation and padding, after which threads may share it.
+        # The first call sets truncation and padding; after it, threads may share the tokeniser.
         tokeniser.encode("a", add_special_tokens=False)
     except Exception as exc:
         raise LoadFailure(f"The tokeniser of {folder.name} cannot be loaded: {exc}") from exc
@@ -77,7 +77,7 @@ def load_tokeniser(folder: Path) -> Any:
 
 
 class PromptRenderer:
-    """The tokeniser and the chat template of one model folder."""
+    """The tokeniser and the chat templates of one model folder."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class PromptRenderer:
         normalise: bool = True,
         tokeniser: Any = None,
     ) -> None:
-        """`formats`: of its answers; None: as template and vocabulary tell. `normalise` as in
-        `ChatTemplate`. `tokeniser`: the folder's, where it is loaded. Slow. Raises `LoadFailure`
-        with a sentence."""
+        """`formats`: formats of the model's output; None for those found from template and
+        vocabulary. `normalise` as in `ChatTemplate`. `tokeniser`: the folder's own, if already
+        loaded. Slow. Raises `LoadFailure` with a sentence."""
         self._normalise = normalise
         self._tokenizer: Any = tokeniser or load_tokeniser(folder)
         self._encoder: PromptEncoder | None = None
@@ -113,7 +113,8 @@ class PromptRenderer:
     def _chat_prompt(self, request: TextRequest, most_tokens: int | None) -> Prompt:
         model = self._chat(request)
         text = model.renderer.text(request)
-        # Before all else that is made of it, which takes as long for a prompt that is too long.
+        # Before anything else is made from the text, which takes as long for a prompt that is too
+        # long.
         encoded = None if self._encoder is None else self._encoder.encode(text, most_tokens)
         chat = model.renderer.chat(request, text)
         if encoded is None:
@@ -138,19 +139,19 @@ class PromptRenderer:
         renderer, messages = self._chat(request).renderer, request.messages or ()
         following = renderer.render_shared(request)
         if self._encoder is None or following is None or not following.ends:
-            # The generation prompt is not shared with requests that go on otherwise.
+            # Requests that continue otherwise do not share the generation prompt.
             return Prompt(self._encode(renderer.apply(request, messages, generation=False)))
         encoded = self._encoder.encode(following.text[: following.ends[-1]], most_tokens)
         return Prompt(tuple(encoded.ids), boundaries(encoded, following, len(encoded.text)))
 
     def _load_chats(self, formats: Formats | None) -> dict[bool, _ModelChat]:
-        """By whether a request has tools; none without a template."""
+        """Returns the chats by whether a request has tools; empty without a template."""
         vocabulary = self._tokenizer.get_vocab()
         by_text: dict[str, _ModelChat] = {}
         chats = {}
         for has_tools in (False, True):
             try:
-                # Some models have a template of its own for tools.
+                # Some models have a separate template for requests with tools.
                 text = str(self._tokenizer.get_chat_template(tools=[{}] if has_tools else None))
             except ValueError:
                 continue

@@ -16,35 +16,37 @@ from node.prompt.remote import RemoteRenderer
 from serving.fair_shares import FairShares
 
 WORKER_MODULE = "node.prompt.worker"
-"""What a render process runs."""
+"""Module that a render process runs."""
 THREADS = 4
-"""For scripted prompts."""
+"""Threads for scripted prompts."""
 KEPT = 4
-"""Render processes that are kept at least, each with some 0.2 GB; then the least recently used one
+"""Fewest render processes that are kept, each of some 0.2 GB; above it, the least recently used one
 ends."""
 SPARE_S = 3.0
-"""After the start, and after one was taken, until a process is started ahead."""
+"""Seconds until a process is started ahead, after the agent's start or after the last spare was
+taken."""
 
 
 class ModelRenderer(Protocol):
     """Makes one model's prompts."""
 
     def begin(self) -> None:
-        """Starts to load what it needs."""
+        """Starts to load what the renderer needs."""
 
     async def open(self) -> None:
-        """Waits until all that is loaded. Raises `LoadFailure`."""
+        """Waits until everything is loaded. Raises `LoadFailure`."""
 
     async def render(self, asked: RenderRequest) -> Prompt:
-        """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied` or
+        """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied` or
         `TooManyWaiting`."""
 
     async def close(self) -> None:
-        """Ends what it has started."""
+        """Ends the renderer's process, if it has one."""
 
 
 class Renderers:
-    """One renderer for each model folder and its formats, loaded once however many wait."""
+    """One renderer for each model folder and its formats, loaded once however many requests wait
+    for it."""
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class Renderers:
         models: Callable[[], int] = lambda: 0,
         loaded: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`models`: how many there are that a process may be started ahead for; `loaded`: how many
-        have an engine, and so keep their process."""
+        """`models`: number of models for which a process may be started ahead; `loaded`: number of
+        models that have an engine, and so keep their process."""
         self._limits = limits or RenderLimits()
         self._models = models
         self._loaded = loaded
@@ -62,11 +64,11 @@ class Renderers:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
         self._turns = FairShares(THREADS, TooManyWaiting)
         self._renderers: dict[tuple[Path, Formats | None], ModelRenderer] = {}
-        """The one used last is at the end."""
+        """Ordered by use; the most recently used one is last."""
         self._ending: set[asyncio.Task[None]] = set()
 
     def keep_spare(self) -> None:
-        """Has a process started ahead, if there is a model that has none."""
+        """Starts a process ahead, if there is a model without one."""
         self._spare.refill(SPARE_S, lambda: len(self._renderers) < self._models())
 
     async def close(self) -> None:
@@ -78,8 +80,9 @@ class Renderers:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, folder: Path, formats: Formats | None = None) -> None:
-        """Starts the load of the folder's renderer, unless it is loaded or being loaded.
-        `formats`: of the answers; None: as the folder tells. A scripted model has an empty path."""
+        """Starts to load the folder's renderer, unless it is loaded or being loaded. `formats`:
+        formats of the output; None for those found from the folder. A scripted model has an empty
+        path."""
         self._renderer(folder, formats).begin()
 
     async def ready(self, folder: Path, formats: Formats | None = None) -> None:
@@ -89,7 +92,7 @@ class Renderers:
     async def render(
         self, folder: Path, asked: RenderRequest, formats: Formats | None = None
     ) -> Prompt:
-        """As `ModelRenderer.render`."""
+        """Makes a prompt; like `ModelRenderer.render`."""
         return await self._renderer(folder, formats).render(asked)
 
     def _renderer(self, folder: Path, formats: Formats | None) -> ModelRenderer:
@@ -112,7 +115,8 @@ class Renderers:
         return child
 
     def _end_least_used(self) -> None:
-        """Makes room for one more. One that ends is forgotten with all that it knows."""
+        """Makes room for one more render process by ending the least recently used ones that are
+        idle."""
         remote = {
             key: renderer
             for key, renderer in self._renderers.items()

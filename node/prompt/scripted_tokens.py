@@ -13,7 +13,7 @@ TOKEN_LENGTH = 4
 
 
 class ScriptedRenderer:
-    """Token ids without a tokeniser, for the scripted engine: one for each 4 characters."""
+    """Makes token ids without a tokeniser: one for each 4 characters."""
 
     def __init__(self, formats: Formats | None = None) -> None:
         self._formats = formats or Formats()
@@ -35,13 +35,13 @@ class ScriptedRenderer:
             text = request.prompt or ""
             return Prompt(_tokens(text, most_tokens), places=whole_text(text, len(text), _quarter))
         places = bare_places(request.messages, _quarter)
-        # The next turn's text goes on within the last token.
+        # The next turn's text continues within the last token.
         tokens, reusable = _tokens(places.text, most_tokens), _quarter(len(places.text))
         return Prompt(tokens, (), reusable, formats=self._formats, places=places)
 
 
 def _tokens(text: str, most_tokens: int | None) -> tuple[int, ...]:
-    """Raises `TooManyTokens`."""
+    """Returns the token ids. Raises `TooManyTokens`."""
     count = len(range(0, len(text) or 1, TOKEN_LENGTH))
     if most_tokens is not None and count > most_tokens:
         raise TooManyTokens(count)

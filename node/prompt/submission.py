@@ -1,4 +1,4 @@
-"""The row to ask of an engine, of a request and its prompt."""
+"""Builds the engine's request from a request and its prompt."""
 
 import msgspec
 
@@ -13,7 +13,8 @@ from node.request import TextRequest
 def generate_request(
     request: TextRequest, uid: str, prompt: Prompt, info: Loaded
 ) -> GenerateRequest:
-    """The row to ask of the engine. Raises `BadRequest` for a token id that the model has not."""
+    """Returns the request for the engine. Raises `BadRequest` for a token id outside the
+    vocabulary."""
     sampling, vocab_size = request.sampling, info.vocab_size
     if any(token >= vocab_size for token, _ in sampling.logit_bias):
         raise BadRequest(
@@ -43,15 +44,15 @@ def generate_request(
 
 
 def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
-    """How to read the answer; None where nothing is to be told apart."""
+    """Returns the format in which the output is parsed; None if it is plain text."""
     reasoning, tool_calls = prompt.formats
     if not request.callable and tool_calls == AUTO:
-        # Such a model has no markup of its own that could show.
+        # Such a model has no markup of its own that could show up in the text.
         tool_calls = NONE
-    # A call that cannot be forced is for the engine to refuse.
+    # The engine refuses a call that cannot be forced.
     if reasoning == tool_calls == NONE and not request.must_call:
         return None
-    # Without any the markup of calls is text, which the engine must know to keep its tokens.
+    # Without tools the markup of calls is text; the engine must know it to keep its tokens.
     tools = _callable(request) if tool_calls != NONE else ()
     return OutputFormat(
         reasoning,

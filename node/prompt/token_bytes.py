@@ -1,4 +1,4 @@
-"""How many bytes of a text one token of a tokeniser can stand for."""
+"""Bounds the number of bytes of text that one token of a tokeniser can stand for."""
 
 import json
 from collections.abc import Collection
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from typing import Any
 
 COMPOSED = 3
-"""Times the bytes of a composed character that what it is composed of may have."""
+"""Most bytes, relative to a composed character, of the sequence that it is composed of."""
 
 _COMPOSING = ("NFC", "NFKC")
 _HARMLESS = ("NFD", "NFKD", "Prepend", "ByteLevel")
-"""Normalizers that take no characters away."""
+"""Normalizers that remove no characters."""
 _KEEPING = ("ByteLevel", "Metaspace", "Digits")
-"""Pre-tokenizers that take no characters away."""
+"""Pre-tokenizers that remove no characters."""
 _SPACE = "▁"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What the tokens of one tokeniser stand for."""
+    """Byte lengths of one tokeniser's tokens."""
 
     longest: int
-    """Most bytes of UTF-8 in one token."""
+    """Most UTF-8 bytes in one token."""
     silent: bytes = b""
-    """Bytes that it leaves out of texts, since no token spells them."""
+    """Bytes that the tokeniser drops from texts, since no token spells them."""
 
     def least_tokens(self, text: str) -> int:
-        """No fewer tokens than that has the text."""
+        """Returns a lower bound of the text's number of tokens."""
         data = text.encode("utf-8", "surrogatepass")
         size_bytes = len(data.translate(None, self.silent)) if self.silent else len(data)
         return -(-size_bytes // self.longest)
 
 
 def token_bytes(backend: Any) -> TokenBytes | None:
-    """Of a `tokenizers.Tokenizer`. None where a token may stand for a text of any length: for all
-    the space around it, or for whatever the tokeniser does not know."""
+    """Returns the byte lengths of a `tokenizers.Tokenizer`. None if a token may stand for a text of
+    any length: for all surrounding space, or for an unknown text."""
     added = backend.get_added_tokens_decoder().values()
     if any(token.lstrip or token.rstrip for token in added):
         return None
@@ -55,7 +55,7 @@ def token_bytes(backend: Any) -> TokenBytes | None:
 
 
 def _steps(stage: Any, plural: str) -> list[dict[str, Any]]:
-    """Of a normalizer or a pre-tokenizer, as they are saved."""
+    """Returns the saved steps of a normalizer or a pre-tokenizer."""
     if stage is None:
         return []
     saved = json.loads(stage.__getstate__())
@@ -64,7 +64,8 @@ def _steps(stage: Any, plural: str) -> list[dict[str, Any]]:
 
 
 def _factor(normalizers: list[dict[str, Any]]) -> int | None:
-    """How many times longer a text may be than what is made of it; None for any number."""
+    """Returns the factor by which a text may be longer than its normalized form; None if
+    unbounded."""
     factor = 1
     for step in normalizers:
         if step["type"] in _COMPOSING:
@@ -84,13 +85,13 @@ def _keeps_text(step: dict[str, Any]) -> bool:
 
 
 def _silent(vocabulary: Collection[str]) -> bytes:
-    """Bytes that a byte-level vocabulary lacks."""
+    """Returns the bytes that a byte-level vocabulary lacks."""
     return bytes(sorted(number for number, name in _byte_names() if name not in vocabulary))
 
 
 def _byte_names() -> list[tuple[int, str]]:
-    """Each byte and the character for it, as GPT-2's encoder pairs them: printable ones stand for
-    themselves, the others in their order for those from U+0100 on."""
+    """Returns each byte with its character, as GPT-2's encoder pairs them: printable bytes stand
+    for themselves, the others in order for the characters from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [number for number in range(0x100) if number not in printable]
     shown = [(number, chr(number)) for number in printable]
@@ -98,7 +99,7 @@ def _byte_names() -> list[tuple[int, str]]:
 
 
 def _spells_bytes(model: Any, vocabulary: Collection[str]) -> bool:
-    """Whether what is in no token is spelled in bytes."""
+    """True if text without a token of its own is spelled in byte tokens."""
     names = (f"<0x{number:02X}>" for number in range(0x100))
     return bool(getattr(model, "byte_fallback", False)) and all(
         name in vocabulary for name in names

@@ -1,7 +1,7 @@
-"""Token ids of long texts that begin like earlier ones: only what is new is tokenised.
+"""Tokenises long texts that share a prefix with earlier ones: only the new part is tokenised.
 
-A session's prompt repeats all that came before it. A tokeniser splits a text at special tokens
-before anything else, so what precedes one has the same token ids whatever follows.
+A session's prompt repeats all that came before. A tokeniser splits a text at special tokens before
+anything else, so the text before one has the same token ids whatever follows.
 """
 
 import threading
@@ -15,65 +15,66 @@ from node.prompt.slices import SLICE_LENGTH, Slice, Slicer
 from node.prompt.token_bytes import TokenBytes, token_bytes
 
 SHORT_LENGTH = 1024
-"""A text of fewer characters is tokenised at once and not kept."""
+"""Characters below which a text is tokenised at once and not kept."""
 KEPT_LENGTH = 8 * 1024**2
-"""Characters of all kept texts together; each costs about three bytes."""
+"""Most characters of all kept texts together; each costs about three bytes."""
 TAIL_LENGTH = 64
-"""A kept text that another one repeats but for its last so many characters is not kept."""
+"""A kept text is replaced by one that repeats all of it but its last so many characters."""
 PROBE_LENGTH = 64
 SAMPLE_LENGTH = 8 * 1024
-"""Characters of a text by which its number of tokens is guessed."""
+"""Characters of a text from which its number of tokens is extrapolated."""
 UNSURE_SHARE, UNSURE_TOKENS = 16, 16
-"""A piece that is cut anywhere is taken to have at most a 16th and 16 tokens more by itself than in
-the whole: what is cut is spelled with other tokens."""
+"""A piece cut at an arbitrary place has at most a 16th plus 16 more tokens by itself than within
+the whole text, since the cut word is spelled with other tokens."""
 
 
 class TooManyTokens(Exception):
-    """A text has more tokens than the caller takes."""
+    """A text has more tokens than the caller accepts."""
 
     def __init__(self, tokens: int) -> None:
-        """`tokens`: how many, or a guess where they were not all counted."""
+        """`tokens`: their number, or an estimate if they were not all counted."""
         super().__init__(f"some {tokens} tokens")
         self.tokens = tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A text and its tokens, one item for each token in `ids` and `ends`."""
+    """A text and its tokens, with one item for each token in `ids` and `ends`."""
 
     text: str
     ids: "array[int]"
     ends: "array[int]"
-    """Ascending: how many characters of the text a token and those before it cover."""
+    """Ascending: characters of the text that a token and those before it cover."""
     specials: "array[int]"
-    """Ascending indices of the special tokens that part the text."""
+    """Ascending indices of the special tokens that split the text."""
     special_starts: "array[int]"
-    """Where in the text they begin."""
+    """Characters of the text before each of those special tokens."""
 
     def tokens_within(self, length: int) -> int:
-        """How many tokens lie wholly in the first `length` characters."""
+        """Returns the number of tokens that lie wholly in the first `length` characters."""
         return bisect_right(self.ends, length)
 
 
 class PromptEncoder:
-    """One tokeniser of the tokenizers library, without the special tokens that it would add.
-    Safe to use from several threads."""
+    """One tokeniser of the tokenizers library, without the special tokens that it would add. Safe
+    to use from several threads."""
 
     def __init__(self, backend: Any) -> None:
         """`backend` is a `tokenizers.Tokenizer` that neither pads nor truncates."""
         self._backend = backend
         added = backend.get_added_tokens_decoder()
-        # One that takes the space before it, or is found in normalised text, hangs on its left.
+        # A special token that strips the space before it, or is matched in normalized text, depends
+        # on the text before it.
         self._specials: dict[int, str] = {
             number: token.content
             for number, token in added.items()
             if token.special and not (token.lstrip or token.single_word or token.normalized)
         }
-        # Where an added token may begin, as many characters decide whether and which.
+        # Characters behind a position that decide whether an added token begins there, and which.
         self._lookahead = max((len(token.content) for token in added.values()), default=0)
         self._slicer = Slicer(backend, self._lookahead)
         self._kept: list[Encoded] = []
-        """The one used last is at the end."""
+        """Ordered by use; the most recently used one is last."""
         self._lock = threading.Lock()
 
     @cached_property
@@ -89,11 +90,12 @@ class PromptEncoder:
 
     @cached_property
     def token_bytes(self) -> TokenBytes | None:
-        """As of `token_bytes`."""
+        """Byte lengths of the tokens, as the function `token_bytes` finds them."""
         return token_bytes(self._backend)
 
     def check(self, text: str, most_tokens: int) -> None:
-        """Raises `TooManyTokens` where the text's length alone tells that it has more."""
+        """Raises `TooManyTokens` if the text's length alone shows that it has more than
+        `most_tokens`."""
         if len(text) > most_tokens and self.token_bytes is not None:
             least = self.token_bytes.least_tokens(text)
             if least > most_tokens:
@@ -103,8 +105,8 @@ class PromptEncoder:
                 )
 
     def encode(self, text: str, most_tokens: int | None = None) -> Encoded:
-        """The text's tokens, the same as without any memory of earlier texts. Raises
-        `TooManyTokens` for more than `most_tokens`, and then has not tokenised much more."""
+        """Returns the text's tokens, which do not depend on earlier texts. Raises `TooManyTokens`
+        for more than `most_tokens`, without tokenising much more than those."""
         if most_tokens is not None:
             self.check(text, most_tokens)
         if len(text) < SHORT_LENGTH:
@@ -124,8 +126,8 @@ class PromptEncoder:
     def _extend(
         self, text: str, base: Encoded | None, shared: int, most_tokens: int | None
     ) -> Encoded:
-        """Takes over what `base`, which begins with the same `shared` characters, has before a
-        special token, and tokenises the rest. Raises `TooManyTokens`."""
+        """Tokenises the text, reusing the tokens of `base`, which shares its first `shared`
+        characters, up to a special token. Raises `TooManyTokens`."""
         last = 0
         if base is not None and shared >= self._lookahead:
             last = bisect_right(base.special_starts, shared - self._lookahead) - 1
@@ -148,8 +150,8 @@ class PromptEncoder:
                 return made
 
     def _undivided(self, made: Encoded, begin: int, most_tokens: int | None) -> Slice:
-        """All that is left of a text that cannot be parted there. Raises `TooManyTokens` before
-        that is tokenised."""
+        """Tokenises all of the rest of a text that cannot be split there. Raises `TooManyTokens`
+        before that if estimates exceed the limit."""
         text, count = made.text, len(made.ids)
         for at in range(begin, len(text), SLICE_LENGTH):
             if most_tokens is None:
@@ -160,12 +162,12 @@ class PromptEncoder:
         return self._slicer.whole(text[begin:])
 
     def _add(self, made: Encoded, begin: int, piece: Slice) -> None:
-        """Puts the tokens of a piece of the text behind those that are there."""
+        """Appends the tokens of a piece of the text."""
         text, names, done = made.text, self._specials, len(made.ids)
         found = [
             i
             for i, number in enumerate(piece.ids)
-            # The one for unknown characters has its own name in the text, or parts nothing.
+            # A token for unknown characters may have another text here, or splits nothing.
             if number in names and text.startswith(names[number], begin + piece.spans[i][0])
         ]
         made.ids.extend(piece.ids)
@@ -183,17 +185,17 @@ class PromptEncoder:
 
 
 def _check_count(count: int, length: int, text: str, most_tokens: int | None) -> None:
-    """Raises `TooManyTokens` where the first `length` characters of the text have too many."""
+    """Raises `TooManyTokens` if the first `length` characters of the text have too many tokens."""
     if most_tokens is not None and count > most_tokens:
         raise TooManyTokens(count * len(text) // length)
 
 
 def common_length(first: str, second: str) -> int:
-    """How many characters the texts begin with alike."""
+    """Returns the number of characters that the texts have in common at their beginning."""
     low, high = 0, min(len(first), len(second))
     if first[:high] == second[:high]:
         return high
-    # Alike up to `low`, not up to `high`.
+    # Equal up to `low`, different before `high`.
     while high - low > 1:
         middle = (low + high) // 2
         if first[low:middle] == second[low:middle]:
@@ -204,11 +206,12 @@ def common_length(first: str, second: str) -> int:
 
 
 def _nearest(text: str, kept: list[Encoded]) -> tuple[Encoded | None, int]:
-    """The kept text that begins like `text` for longest, and for how many characters."""
+    """Returns the kept text that shares the longest prefix with `text`, and that prefix's length in
+    characters."""
     best, shared = None, 0
     for each in reversed(kept):
         probe = slice(shared, shared + PROBE_LENGTH)
-        # Most of the others part from it earlier, and need no full comparison.
+        # Most other texts differ earlier, and need no full comparison.
         if shared < len(text) and each.text[probe] == text[probe]:
             length = common_length(text, each.text)
             if length > shared:

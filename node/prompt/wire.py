@@ -1,7 +1,7 @@
-"""What the agent and a render process say to each other.
+"""Messages between the agent and a render process.
 
-The agent's words are pickled, since they hold whatever a client sent. A render process runs a
-program of the model's author: what it says is data of the types below, and nothing else.
+The agent's messages are pickled, since they contain whatever a client sent. A render process runs
+code of the model's author, so its answers are plain data of the types below and nothing else.
 """
 
 import pickle
@@ -18,7 +18,7 @@ from node.protocol.prefix import Chain
 from node.request import TextRequest
 
 LENGTH = struct.Struct("<I")
-"""Of each message, in front of it."""
+"""Length in bytes of a message, sent before it."""
 MOST_ANSWER_BYTES = 256 * 1024**2
 
 
@@ -31,10 +31,10 @@ class OpenTokeniser:
 
 @dataclass(frozen=True, slots=True)
 class OpenTemplate:
-    """Loads that folder's chat template, and tries it. Answered by `Opened` or `Failed`."""
+    """Loads that folder's chat template and tests it. Answered by `Opened` or `Failed`."""
 
     formats: Formats | None
-    """As of `PromptRenderer`."""
+    """The argument of `PromptRenderer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class Render:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """Which tokens of the prompt that was made last a chain's positions stand for. Answered by
-    `Bound` or `Failed`."""
+    """Requests the token counts of a chain's positions in the last prompt that was made. Answered
+    by `Bound` or `Failed`."""
 
     chain: Chain
 
@@ -58,14 +58,14 @@ Command = OpenTokeniser | OpenTemplate | Render | Bind
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """It is there."""
+    """The tokeniser or the template is loaded."""
 
     formats: Formats = Formats()
-    """Of answers to chats with tools."""
+    """Formats of responses to chats with tools."""
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """A prompt; the fields as in `Prompt`, token ids and their counts with four bytes each."""
+    """A prompt; fields as in `Prompt`, token ids and counts with four bytes each."""
 
     tokens: bytes
     boundaries: bytes
@@ -81,7 +81,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
     param: str | None
     overflow: Overflow | None = None
-    """Where the prompt is too long."""
+    """Set if the prompt is too long."""
 
 
 class Bound(msgspec.Struct, frozen=True, tag="bound"):
@@ -91,7 +91,7 @@ class Bound(msgspec.Struct, frozen=True, tag="bound"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """It cannot be done, for a reason that no request is to blame for."""
+    """The command failed for a reason that is no fault of the request."""
 
     reason: str
 
@@ -101,7 +101,7 @@ Answer = Opened | Rendered | Refused | Bound | Failed
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 decode_answer = _decoder.decode
-"""Raises `msgspec.MsgspecError`."""
+"""Decodes an answer. Raises `msgspec.MsgspecError`."""
 
 
 def command_frame(command: Command) -> bytes:
@@ -109,7 +109,7 @@ def command_frame(command: Command) -> bytes:
 
 
 def decode_command(body: bytes) -> Command:
-    """In a render process only: what is unpickled is trusted."""
+    """Decodes a command. In a render process only: what is unpickled is trusted."""
     command: Command = pickle.loads(body)
     return command
 
@@ -123,7 +123,7 @@ def pack(numbers: "tuple[int, ...] | array[int]") -> bytes:
 
 
 def unpack(data: bytes) -> "array[int]":
-    """Raises `ValueError`."""
+    """Raises `ValueError` if the data is not a multiple of four bytes."""
     return array("I", data)
 
 

@@ -1,7 +1,7 @@
 """A render process: `python -m node.prompt.worker FD`, started by the agent.
 
 FD is an inherited socket to the agent. The main thread reads it, so that the process ends with the
-agent whatever a template does; another one makes prompts, one after the other.
+agent whatever a template does; another thread makes prompts, one at a time.
 """
 
 import logging
@@ -44,7 +44,7 @@ logger = logging.getLogger("node.prompt.worker")
 
 
 class Worker:
-    """The tokeniser and the template of one model, once they are asked for."""
+    """Loads the tokeniser and the template of one model, and makes its prompts."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -53,12 +53,12 @@ class Worker:
         self._tokeniser: Any = None
         self._renderer: PromptRenderer | None = None
         self._places: Places | None = None
-        """Of the last prompt."""
+        """Layout of the last prompt."""
 
     def run(self) -> None:
-        """Serves until the agent closes its end, which ends the process at once."""
+        """Serves until the agent closes its end, and then ends the process at once."""
         threading.Thread(target=self._serve, name="render", daemon=True).start()
-        # Nobody waits for what a template may never end.
+        # Does not wait for the thread, since a template may never end.
         with self._link.makefile("rb") as incoming:
             while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
                 (length,) = LENGTH.unpack(head)
@@ -66,7 +66,7 @@ class Worker:
         os._exit(0)
 
     def _serve(self) -> None:
-        # First, so that a process that waits for its work has it behind it.
+        # First, so that a process that was started ahead has the import behind it.
         import_transformers()
         while True:
             answer = self._answer(self._commands.get())
@@ -117,7 +117,7 @@ class Worker:
 
 
 def _printable(text: str) -> str:
-    """Without halves of surrogate pairs, which no message can hold."""
+    """Escapes lone surrogates, which a message cannot carry."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

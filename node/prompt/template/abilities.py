@@ -1,7 +1,8 @@
-"""What a chat template can take, found out by rendering small conversations with it.
+"""Finds what a chat template supports by rendering small conversations with it.
 
-Templates differ in the roles that they know, in the order that they want, and in how they want
-tool calls. What one refuses, or leaves out of its text without a word, it cannot take.
+Templates differ in the roles that they know, in the order of messages that they accept, and in the
+form of tool calls that they expect. A template does not support what it refuses, or silently leaves
+out of its text.
 """
 
 import os.path
@@ -36,9 +37,9 @@ from node.prompt.template.probe import (
 )
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
-"""From the least to the most."""
+"""In ascending order."""
 OFF_EFFORTS = ("no_think", "none", "minimal", "low")
-"""What an effort without thinking may be called, the best first."""
+"""Values of an effort variable that may stand for no thinking, best first."""
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort")
 KEEPING = {
     "preserve_thinking": True,
@@ -47,76 +48,75 @@ KEEPING = {
     "truncate_history_thinking": False,
     "drop_thinking": False,
 }
-"""Variables under which templates show the reasoning of all answers, with their values for it."""
+"""Variables under which templates show the reasoning of all responses, with the values that do."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 
 _LISTED = (SECOND, LATER)
-"""The texts of a list of parts."""
+"""Texts of a list of parts, in probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What one template can take."""
+    """The features that one template supports."""
 
     empty_tools: bool = False
-    """Without tools, it wants a list without any in place of none."""
+    """Without tools, it needs an empty list instead of none."""
     only_parts: frozenset[str] = frozenset()
-    """Roles whose content it takes as a list of parts only."""
+    """Roles whose content it accepts only as a list of parts."""
     parts: frozenset[str] = frozenset()
-    """Roles of `user`, `system` and `tool` whose content may be a list of parts."""
+    """The roles, of `user`, `system` and `tool`, whose content may be a list of parts."""
     system: bool = False
-    """At the begin, and it stays there."""
+    """A system message at the beginning, which is rendered there."""
     several_systems: bool = False
-    """Several at the begin."""
+    """Several system messages at the beginning."""
     late_system: bool = False
-    """Behind other messages, and it stays there."""
+    """A system message behind other messages, which is rendered there."""
     developer: bool = False
     user_twice: bool = False
-    """Two messages of the user in a row."""
+    """Two user messages in a row."""
     assistant_twice: bool = False
     assistant_first: bool = False
     empty_assistant: bool = False
-    """A message of the assistant without anything."""
+    """An assistant message without content."""
     tools: bool = False
     """It describes the tools to the model."""
     tools_with_system: bool = False
-    """It does that only where there is a system message."""
+    """It describes tools only if there is a system message."""
     calls: bool = False
-    """It spells calls and their results, in a request with tools."""
+    """It renders calls and their results, in a request with tools."""
     calls_alone: bool = False
-    """The same in a request without tools."""
+    """It renders calls and their results, in a request without tools."""
     results: bool = False
-    """It spells results at least, behind calls that are text."""
+    """It renders results, at least behind calls that are plain text."""
     parallel_calls: bool = False
     """Several calls in one message."""
     text_with_calls: bool = False
-    """It spells the calls of a message that has text, too; whether it also spells the text is its
-    own affair."""
+    """It renders the calls of a message that has text, too; it may or may not render that text."""
     text_before_calls: bool = False
-    """A message with text may come right before one with calls."""
+    """A message with text may precede one with calls."""
     string_arguments: bool = False
-    """It wants the arguments of calls as JSON text, not as an object."""
+    """It expects the arguments of calls as JSON text, not as an object."""
     long_ids: bool = False
-    """Ids of calls may be anything; else nine letters and digits."""
+    """Ids of calls may be any text; otherwise nine letters and digits."""
     user_after_result: bool = False
-    """A user may speak before the assistant has answered to a result."""
+    """A user message may follow a tool result without an assistant message between them."""
     text_beside_reasoning: bool = False
-    """A message with calls may have both."""
+    """A message with calls may have both text and reasoning."""
     reasoning_part: bool = False
-    """It takes reasoning as a part of the content."""
+    """It accepts reasoning as a part of the content."""
     reasoning_fields: tuple[str, ...] = ()
-    """Names under which it may look for reasoning."""
+    """Names of message fields in which it may look for reasoning."""
     keeping: Mapping[str, bool] = field(default_factory=dict)
-    """Those of `KEEPING` that it reads."""
+    """The entries of `KEEPING` that it reads."""
     efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By variable that it reads: the values of `EFFORTS` that it takes."""
+    """By each variable that it reads: the values of `EFFORTS` that it accepts."""
     off_efforts: Mapping[str, str] = field(default_factory=dict)
-    """By variable: the value that stands for no thinking, or for the least, where thinking has no
-    variable of its own."""
+    """By variable: the value for no thinking or the least of it, if thinking has no variable of its
+    own."""
     on_efforts: Mapping[str, str] = field(default_factory=dict)
-    """By variable: the value that stands for thinking, where it does not think by itself."""
+    """By variable: the value that turns thinking on, if it is off by default."""
     example_call: str = ""
-    """How it spells a call, where it spells calls but describes no tools."""
+    """Its rendering of a call, if it renders calls but does not describe tools."""
 
 
 def find_abilities(template: ChatTemplate) -> Abilities:
@@ -145,7 +145,7 @@ def find_abilities(template: ChatTemplate) -> Abilities:
 
 
 def _contents(probe: Probe) -> dict[str, Any]:
-    """In which form contents may come."""
+    """Finds the forms of content that the template accepts."""
     only: list[str] = []
     for role in ("user", "system"):
         turns = [user()] if role == "user" else [system(), user()]
@@ -167,13 +167,13 @@ def _contents(probe: Probe) -> dict[str, Any]:
 def _takes_parts(
     probe: Probe, turns: Sequence[Turn], tools: Mapping[str, Any] | None = None
 ) -> bool:
-    """Whether the text has all parts, which are of `_LISTED`, as text."""
+    """True if the text has all parts, which are those of `_LISTED`, as text."""
     text = probe.text(turns, tools) or ""
     return probe.shows(turns, *_LISTED, tools=tools) and not _is_spelled_out(text, "text")
 
 
 def _is_spelled_out(text: str, key: str) -> bool:
-    """Whether a template put an object with that key into its text, as Python or as JSON."""
+    """True if the template put an object with that key into its text, as Python or as JSON."""
     return f"'{key}'" in text or f'"{key}"' in text
 
 
@@ -181,7 +181,7 @@ def _has_late_system(probe: Probe) -> bool:
     late = [user(), assistant(), system(), user(LATER)]
     words = (USER, ANSWER, SYSTEM, LATER)
     text = probe.text(late) or ""
-    # One that also stands in front would part the longer chat's text from the shorter one's.
+    # A copy at the front would make the longer chat's text differ from the shorter one's.
     if not probe.shows(late, *words) or text.find(SYSTEM) < text.find(ANSWER):
         return False
     first = system(SECOND)
@@ -189,7 +189,7 @@ def _has_late_system(probe: Probe) -> bool:
 
 
 def _in_longer_chats(probe: Probe, known: Mapping[str, Any]) -> dict[str, Any]:
-    """What shows in longer chats only, mostly behind a result."""
+    """Finds what shows only in longer chats, mostly behind a tool result."""
     function = FUNCTION if known["tools"] else None
     answer = assistant()
     if known.get("calls") or known.get("calls_alone"):
@@ -209,8 +209,8 @@ def _in_longer_chats(probe: Probe, known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _begins_with_system(text: str | None) -> bool:
-    """Whether the system text is there and before the first user's, or the template refuses the
-    chat: some show it only right before a user who speaks last."""
+    """True if the system text comes before the first user's, or if the template refuses the chat:
+    some show it only right before a user message that is the last one."""
     return text is None or SYSTEM in text.partition(USER)[0]
 
 
@@ -276,7 +276,7 @@ def _texts_of_calls(
 
 
 def _example(probe: Probe, calling: Turn) -> str:
-    """An answer that makes the call; empty where the call is not spelled there."""
+    """Returns the text of a response that makes the call; empty if the call is not in it."""
     answered = probe.text([user(), assistant()]) or ""
     called = probe.text([user(), calling]) or ""
     example = called[len(os.path.commonprefix([answered, called])) :]
@@ -306,7 +306,7 @@ def _reasoning(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
 def _efforts(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
     efforts, off, on = {}, {}, {}
     plain = _with(probe, enable_thinking=True, thinking=True)
-    # Where thinking has a variable of its own, the effort does not turn it off.
+    # If thinking has a variable of its own, the effort does not turn it off.
     has_switch = _with(probe, enable_thinking=False, thinking=False) != plain
     for name in EFFORT_VARIABLES:
         if not template.mentions(name):
@@ -316,7 +316,7 @@ def _efforts(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
         if has_switch:
             continue
         named = [v for v in OFF_EFFORTS if f"'{v}'" in template.text or f'"{v}"' in template.text]
-        # One that puts any value into its text takes the least that models know.
+        # A template that puts any value into its text gets the lowest effort that models know.
         if OTHER in (_with(probe, **{name: OTHER}) or ""):
             named.append("low")
         least = next((v for v in named if _with(probe, **{name: v}) is not None), None)

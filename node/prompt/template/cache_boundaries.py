@@ -1,4 +1,4 @@
-"""Where the tokens of a chat's prompt are cut: at the end of what other prompts repeat."""
+"""Cuts the tokens of a chat's prompt where the part ends that other prompts repeat."""
 
 from bisect import bisect_left
 
@@ -8,7 +8,7 @@ from node.prompt.tokenize import Encoded
 from node.request import TextRequest
 
 HEADER_TOKENS = 8
-"""A cut so near behind a special token is put right behind that."""
+"""Most tokens behind a special token for which a cut is moved right behind that token."""
 
 
 def boundaries(encoded: Encoded, following: NextTurn, shared: int) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def find_chat_places(request: TextRequest, chat: Chat, encoded: Encoded) -> Plac
         return None
     marks, messages = chat.following.marks, request.messages
     if request.continue_final:
-        # The answer is a part of the last one.
+        # The response is a part of the last message.
         messages = messages[:-1]
     ends = {
         number: end
@@ -43,11 +43,12 @@ def find_chat_places(request: TextRequest, chat: Chat, encoded: Encoded) -> Plac
 
 
 def reusable_tokens(encoded: Encoded, shared: int) -> int:
-    """How many tokens the `shared` characters at the begin of both texts are good for."""
+    """Returns the number of first tokens that are the same for every text with the same first
+    `shared` characters."""
     if shared == len(encoded.text):
         return len(encoded.ids)
     count = encoded.tokens_within(shared)
-    # What follows is other text, with which the last tokens may merge, but never a special one.
+    # Other text follows, with which the last tokens may merge, but never a special one.
     parted = bisect_left(encoded.specials, count)
     if parted and count - encoded.specials[parted - 1] - 1 <= HEADER_TOKENS:
         return encoded.specials[parted - 1] + 1

@@ -1,4 +1,5 @@
-"""From a chat to the text of its prompt, and to what the next turn's prompt begins with."""
+"""Renders a chat to the text of its prompt, and to the text with which the next turn's prompt
+begins."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,29 +20,29 @@ from node.prompt.tokenize import common_length
 from node.request import Content, Message, TextPart, TextRequest, Tool, ToolCall
 
 ANSWER = "x"
-"""Stands for the answer in the next turn."""
+"""Placeholder for the response in the next turn."""
 TAIL_LENGTH = 512
 """Most characters of a prompt's tail."""
 MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
-"""For private use; no text is likely to have them all."""
+"""Private-use characters; it is unlikely that a request has all of them."""
 
 _CLOSED = re.compile(r"[<\[]/[\w:|]*think[\w:|]*[>\]]\s*\Z", re.IGNORECASE)
-"""The end of a prompt that closes the reasoning that its answer would begin with."""
+"""Matches the end of a prompt that closes the reasoning with which the response would begin."""
 _MOST_KNOWN = 64
 _FRONT, _RESULT = "front", "result"
-"""Names of marks; those at the ends of messages have numbers."""
+"""Names of marks; marks at the ends of messages have numbers instead."""
 _USER = Message("user", "y")
 _CALL_ID = "nextcall1"
 
 
 class NextTurn(NamedTuple):
-    """What the next turn's prompt will look like."""
+    """The beginning of the next turn's prompt."""
 
     text: str
     ends: tuple[int, ...]
-    """Ascending: the positions in the text at which messages of this turn end."""
+    """Ascending positions in the text at which messages of this turn end."""
     marks: Marks
-    """The same by message, and what tools there are included."""
+    """The ends by message, and the end of the tools' description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +51,47 @@ class Chat:
 
     text: str
     following: NextTurn | None
-    """None where the template does not take a next turn, or there is no marker for it."""
+    """None if the template refuses a next turn, or no character is free to mark it."""
     shared: int
-    """How many characters both begin with."""
+    """Number of characters that both texts have in common at their beginning."""
     tail: str
-    """The end of the text, from the end of the last message on; where the answer goes on from that
-    message, all of its text. Else at most `TAIL_LENGTH` characters."""
+    """The end of the text from the end of the last message on, at most `TAIL_LENGTH` characters; if
+    the response continues that message, all of the message's text."""
 
 
 class ChatRenderer:
-    """One template's prompts. Safe to use from several threads."""
+    """Renders prompts with one template. Safe to use from several threads."""
 
     def __init__(self, template: ChatTemplate, tool_format: str) -> None:
-        """`tool_format`: how the model spells calls, a name of `node.parsing`. A template that
-        normalises is also told to keep the reasoning of a session with tools. Slow: to be called
-        in a thread."""
+        """`tool_format`: the name in `node.parsing` of the model's form of calls. If the template
+        normalises, it also keeps the reasoning of a session with tools. Slow: call it in a
+        thread."""
         self.template = template
         self.abilities = find_abilities(template)
         self._tools = TemplateTools(template, self.abilities)
         self._tool_format = tool_format
         self._closing: dict[str, bool] = {}
-        """By variables, for the last ones."""
+        """True if the prompt closes the reasoning, by template variables; the last ones only."""
 
     def render(self, request: TextRequest) -> Chat:
-        """Raises `BadRequest` naming the field that cannot be rendered."""
+        """Renders the chat. Raises `BadRequest` naming the field that cannot be rendered."""
         return self.chat(request, self.text(request))
 
     def text(self, request: TextRequest) -> str:
-        """Of the prompt alone. Raises as `render`."""
+        """Returns the text of the prompt alone. Raises as `render`."""
         if request.continue_final:
             return self._open_ended(request)
         return self.apply(request, request.messages or (), generation=True)
 
     def chat(self, request: TextRequest, text: str) -> Chat:
-        """All of the chat whose prompt has that text."""
+        """Renders the rest of the chat whose prompt has that text."""
         messages = request.messages or ()
         if request.continue_final:
             *before, last = messages
-            # The answer is a part of the last message.
+            # The response is a part of the last message.
             following = self._next_turn(request, [*before, _extended(last, ANSWER)], (_USER,))
             own_ends = 1 if last.content else 0
-            # What opens and closes its reasoning may be far from its end.
+            # The markers of its reasoning may be far from its end.
             most = len(text)
         else:
             following = self._next_turn(request, messages, self._rest(request))
@@ -101,16 +102,16 @@ class ChatRenderer:
         return Chat(text, following, shared, text[begin:][-most:])
 
     def render_shared(self, request: TextRequest) -> NextTurn | None:
-        """The request's messages as a part of a longer chat. None as in `Chat`."""
+        """Renders the request's messages as part of a longer chat. None as in `Chat.following`."""
         messages = request.messages or ()
         rest: tuple[Message, ...] = (_USER,)
-        # After a system message alone, many templates want a user.
+        # Many templates need a user message behind a lone system message.
         if messages[-1].role in ("user", "tool"):
             rest = (Message("assistant", ANSWER), _USER)
         return self._next_turn(request, messages, rest)
 
     def apply(self, request: TextRequest, messages: Sequence[Message], *, generation: bool) -> str:
-        """The text of other messages under the request's tools and options. Raises
+        """Returns the text of other messages with the request's tools and options. Raises
         `BadRequest`."""
         abilities = self.abilities
         turns = build_turns(messages, request.tools, abilities, self._tool_format)
@@ -122,7 +123,8 @@ class ChatRenderer:
         variables = template_variables(request.template, self.abilities)
         if not self.template.normalise:
             return variables
-        # Reasoning that goes once a user speaks takes a whole loop of calls out of the cache.
+        # Reasoning that is dropped at the next user message takes a whole loop of calls out of the
+        # cache.
         is_kept = bool(request.tools) and gives_reasoning(messages)
         kept = self.abilities.keeping if is_kept else {}
         variables = {**kept, **variables}
@@ -131,7 +133,7 @@ class ChatRenderer:
         return variables
 
     def _closes_reasoning(self, variables: Mapping[str, Any]) -> bool:
-        """Whether under the variables a prompt closes its answer's reasoning itself."""
+        """True if the prompt itself closes the response's reasoning, under these variables."""
         key = repr(sorted(variables.items()))
         closes = self._closing.get(key)
         if closes is None:
@@ -140,7 +142,7 @@ class ChatRenderer:
             try:
                 text = self.template.render(turns, tools, variables, generation=True)
             except BadRequest:
-                # So will be the request's own messages.
+                # The template will refuse the request's own messages too.
                 return False
             closes = _CLOSED.search(text) is not None
             if len(self._closing) >= _MOST_KNOWN:
@@ -149,8 +151,8 @@ class ChatRenderer:
         return closes
 
     def _rest(self, request: TextRequest) -> tuple[Message, ...]:
-        """An answer and what may follow it: with tools a call and its result, since a loop of
-        calls is longer than what is between two users."""
+        """Returns a response and what may follow it: with tools a call and its result, since a loop
+        of calls is longer than the part between two user messages."""
         messages = request.messages or ()
         if messages[-1].role == "assistant":
             return (_USER,)
@@ -175,8 +177,8 @@ class ChatRenderer:
         return _read_marks(text, marker)
 
     def _open_ended(self, request: TextRequest) -> str:
-        """The text up to the end of the last message's content, or of its reasoning if it has
-        nothing else."""
+        """Returns the text up to the end of the last message's content, or of its reasoning if it
+        has nothing else."""
         *before, last = request.messages or ()
         marker = _free_marker([*before, last], request.tools)
         if marker is None:
@@ -193,7 +195,8 @@ class ChatRenderer:
         return text
 
     def _last_end(self, request: TextRequest, text: str) -> int:
-        """Where the last message ends in the prompt's text, if the next turn does not tell."""
+        """Returns the position in the prompt's text where the last message ends, without the next
+        turn's text; 0 if unknown."""
         messages = request.messages or ()
         if request.continue_final:
             messages = messages[:-1]
@@ -205,7 +208,7 @@ class ChatRenderer:
 
 
 def gives_reasoning(messages: Sequence[Message]) -> bool:
-    """Whether the client gives the reasoning of answers back, as far as the chat shows."""
+    """True if the client sends back the reasoning of responses, as far as the chat shows it."""
     answers = [message for message in messages if message.role == "assistant"]
     return not answers or any(message.reasoning for message in answers)
 
@@ -217,7 +220,7 @@ def _texts(content: Content) -> list[str]:
 
 
 def _extended(message: Message, text: str) -> Message:
-    """With the text behind its content, or behind its reasoning if it has nothing else."""
+    """Appends the text to the message's content, or to its reasoning if it has nothing else."""
     content = message.content
     if not content:
         return replace(message, reasoning=message.reasoning + text)
@@ -226,7 +229,7 @@ def _extended(message: Message, text: str) -> Message:
 
 
 def _free_marker(messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
-    """A character that no text of the request has."""
+    """Returns a character that no text of the request contains; None if there is none."""
     texts = [text for message in messages for text in (*_texts(message.content), message.reasoning)]
     texts += [call.arguments for message in messages for call in message.tool_calls]
     if tools:
@@ -235,9 +238,10 @@ def _free_marker(messages: Sequence[Message], tools: Sequence[Tool]) -> str | No
 
 
 def _marked(messages: Sequence[Message], marker: str, *, has_tools: bool) -> list[Message]:
-    """The messages with a mark behind each content: its number between two markers. Of one with
-    calls and without a content, the end is where the first result begins. With tools, what comes
-    before all but system messages has a mark, too, since a template tells of tools there."""
+    """Returns the messages with a mark behind each content: its number between two markers. For a
+    message with calls but no content, the mark is where the first result begins. With tools, the
+    beginning of the first message that is not a system message has a mark, too, since a template
+    may describe tools before it."""
     marked = []
     begins_result, is_front = False, has_tools
     for number, message in enumerate(messages):
@@ -253,7 +257,8 @@ def _marked(messages: Sequence[Message], marker: str, *, has_tools: bool) -> lis
 
 
 def _read_marks(text: str, marker: str) -> NextTurn | None:
-    """The text without its marks. None where the template has cut one."""
+    """Removes the marks from the text and records their positions. None if the template has cut one
+    off."""
     pieces = text.split(marker)
     if len(pieces) % 2 == 0:
         return None
@@ -273,8 +278,8 @@ def _read_marks(text: str, marker: str) -> NextTurn | None:
 
 
 def _mark_end(content: Content, marker: str) -> Content:
-    """Before the space at the end, which a template may strip. A content without text stays as it
-    is, for templates that ask whether it has."""
+    """Puts the marker before the space at the end, which a template may strip. Content without text
+    stays as it is, for templates that test for it."""
     if isinstance(content, str):
         body = content.rstrip()
         return body + marker + content[len(body) :] if body else content

@@ -1,4 +1,4 @@
-"""A chat template: a program of the model's author that spells messages as one text.
+"""A chat template: a program by the model's author that renders messages as one text.
 
 It is rendered as the transformers library does it, in a sandbox, and without a tokeniser.
 """
@@ -22,18 +22,18 @@ _FOUND = re.compile(
     r"\{%-? *set (\w+)\.found = true *-?%\}"
     r"(?=(?:\s*\{%-? *endif *-?%\})+\s*\{%-? *endfor *-?%\})"
 )
-"""Where nothing else is left to do in a pass of the loop."""
+"""Matches the assignment only where nothing else is left to do in the iteration."""
 
 
 class ChatTemplate:
-    """The text of one template, and what it needs besides messages. Safe to use from several
+    """One template and the variables that it needs besides messages. Safe to use from several
     threads."""
 
     def __init__(self, text: str, specials: Mapping[str, str], *, normalise: bool = True) -> None:
-        """`specials`: texts of special tokens by their role, such as `bos_token`. `normalise`:
-        whether a message is spelled the same however many follow it
-        (`node.prompt.template.stable_history`), as far as no word of it is lost; else as the
-        author's program does it. Slow: some 10 ms where the program is changed."""
+        """`specials`: texts of special tokens by role, such as `bos_token`. `normalise`: True to
+        render a message the same however many follow it (`node.prompt.template.stable_history`),
+        unless that would lose a word; False to render as the author's program does. Slow: some 10
+        ms if the program is changed."""
         self.text = text
         self.normalise = normalise
         self._program = stopping(text)
@@ -44,7 +44,7 @@ class ChatTemplate:
         from transformers.utils import chat_template_utils
 
         self._library: Any = chat_template_utils
-        # Variables of templates that are older than the agreed ones.
+        # Variables of templates that are older than the current convention.
         self._wants_functions = self.mentions("functions")
         self._wants_datetime = self.mentions("datetime")
         if normalise:
@@ -52,11 +52,11 @@ class ChatTemplate:
 
     @property
     def asks_empty_reasoning(self) -> bool:
-        """Whether `EMPTY_REASONING` changes anything."""
+        """True if `EMPTY_REASONING` changes the text."""
         return self.normalise and EMPTY_REASONING in self._program
 
     def mentions(self, name: str) -> bool:
-        """Whether the word is anywhere in the text."""
+        """True if the word is anywhere in the template."""
         return re.search(rf"\b{re.escape(name)}\b", self.text) is not None
 
     def render(
@@ -67,8 +67,8 @@ class ChatTemplate:
         *,
         generation: bool,
     ) -> str:
-        """The turns' text; with `generation`, what opens an answer is behind it. Raises
-        `BadRequest` where the template does not take that."""
+        """Returns the text of the turns; with `generation`, the text that opens a response is
+        behind it. Raises `BadRequest` if the template refuses them."""
         return self._run(self._program, turns, tools, variables, generation=generation)
 
     def _is_harmless(self, program: str, changed: str) -> bool:
@@ -95,12 +95,12 @@ class ChatTemplate:
         *,
         generation: bool,
     ) -> str:
-        """The text that the program makes. Raises `BadRequest`."""
+        """Returns the text that the program renders. Raises `BadRequest`."""
         known = dict(self._known)
         if self._wants_functions:
             known["functions"] = json.dumps([each["function"] for each in tools or ()], indent=2)
         if self._wants_datetime:
-            # The day only: the time would part each prompt from the ones before it.
+            # Only the day: the time would make each prompt differ from earlier ones.
             known["datetime"] = datetime.now().astimezone().strftime("%B %d, %Y")
         known.update(variables)
         try:
@@ -121,22 +121,22 @@ class ChatTemplate:
 
 
 def stopping(text: str) -> str:
-    """The template with an end to loops that look back for an earlier message and go on once they
-    have found it: with those, a chat of 800 messages takes seconds to spell."""
+    """Returns the template with a `break` in loops that search for an earlier message and continue
+    after they have found it: with those, a chat of 800 messages takes seconds to render."""
     if _LOOK_BACK not in text:
         return text
 
     def stop(match: re.Match[str]) -> str:
-        # Behind a guard of that kind the rest of the loop does nothing.
+        # Behind such a guard the rest of the loop does nothing.
         return match[0] + ("{%- break -%}" if f"if not {match[1]}.found" in text else "")
 
     return _FOUND.sub(stop, text)
 
 
 def import_transformers() -> Any:
-    """The library, without what it says meanwhile."""
-    # It takes a second to import, and the scripted engine does without it. Its import sets the
-    # level of its logger and tells that there is no PyTorch, which is as it should be.
+    """Imports the library without the messages that it logs meanwhile."""
+    # It takes a second to import, and the scripted engine does without it. The import sets the
+    # level of its logger and warns that there is no PyTorch, which is intended.
     logger = logging.getLogger("transformers")
     logger.addFilter(_is_error)
     import transformers

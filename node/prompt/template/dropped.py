@@ -1,4 +1,4 @@
-"""Answers that the next turn's prompt does not repeat, told by how they begin."""
+"""Finds responses that the next turn's prompt does not repeat, by their first tokens."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,7 @@ from node.prompt.template.chat import ANSWER, ChatRenderer
 from node.request import Message, TextRequest, Tool, ToolCall
 
 _CLOSING = re.compile(r"([<\[◁])/([\w:.|-]+)([>\]▷])")
-"""What closes a part of an answer; without the slash, what opens it."""
+"""Matches a closing marker of a part; without its slash, it is the opening one."""
 _USER = Message("user", "y")
 _TOOL = Tool({"name": "call", "description": "Calls.", "parameters": {"type": "object"}})
 _CALL = ToolCall("nextcall1", _TOOL.name, "{}")
@@ -20,19 +20,19 @@ Encode = Callable[[str], tuple[int, ...]]
 
 
 class DroppedAnswers(NamedTuple):
-    """First tokens of answers of which the template drops a part, such as the reasoning; empty if
+    """First tokens of responses of which the template drops a part, such as the reasoning; empty if
     it drops none."""
 
     at_user: tuple[int, ...] = ()
-    """Once a user's message follows."""
+    """Dropped once a user message follows."""
     at_result: tuple[int, ...] = ()
-    """Once the result of a call follows."""
+    """Dropped once the result of a call follows."""
     unreturned: tuple[int, ...] = ()
-    """Once anything follows, if the client does not give reasoning back."""
+    """Dropped once anything follows, if the client does not send reasoning back."""
 
 
 class Part(NamedTuple):
-    """Of an answer: its markers."""
+    """The markers of a part of a response."""
 
     opening: str
     closing: str
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 def parts_of_answers(template: str, vocabulary: Collection[str]) -> list[Part]:
-    """As far as the template or the vocabulary tell."""
+    """Returns the parts that the template or the vocabulary shows."""
     names = [match.groups() for match in _CLOSING.finditer(template)]
     if "<think>" in vocabulary or "<think>" in template:
         names.append(("<", "think", ">"))
@@ -51,24 +51,24 @@ def parts_of_answers(template: str, vocabulary: Collection[str]) -> list[Part]:
         Part(f"{left}{name}{right}", f"{left}/{name}{right}")
         for left, name, right in dict.fromkeys(names)
     ]
-    # Reasoning first: it is what answers begin with.
+    # Reasoning first: responses begin with it.
     return sorted(parts, key=lambda part: not part.is_reasoning)
 
 
 def find_dropped(
     chat: ChatRenderer, parts: Sequence[Part], encode: Encode, *, reads_reasoning: bool
 ) -> DroppedAnswers:
-    """`reads_reasoning`: whether reasoning is told apart from content; a client can then give it
-    back apart only."""
+    """Finds the parts that the template drops. `reads_reasoning`: True if reasoning is parsed apart
+    from content; a client can then send it back only in its own field."""
     probe = _Probe(chat, reads_reasoning=reads_reasoning)
     try:
         begin = probe.prompt(_USER)
         if not probe.text(Message("assistant", ANSWER), _USER).startswith(begin + ANSWER):
             return DroppedAnswers()
     except BadRequest:
-        # One that takes no such turns has no next turn to reuse anything.
+        # A template that refuses such turns has no next turn that could reuse anything.
         return DroppedAnswers()
-    # Where the prompt itself opens a part, no answer does.
+    # If the prompt itself opens a part, no response does.
     parts = [part for part in parts if not begin.rstrip().endswith(part.opening)]
 
     def first(*openings: str) -> tuple[int, ...]:
@@ -82,22 +82,22 @@ def find_dropped(
 
 
 class _Probe:
-    """Renders an answer with what may follow it."""
+    """Renders a response with a message that follows it."""
 
     def __init__(self, chat: ChatRenderer, *, reads_reasoning: bool) -> None:
         self._chat = chat
         self._reads_reasoning = reads_reasoning
 
     def prompt(self, follow: Message) -> str:
-        """What is answered. Raises `BadRequest`."""
+        """Returns the prompt that is responded to. Raises `BadRequest`."""
         return self._chat.apply(_request(follow), [_USER], generation=True)
 
     def text(self, answer: Message, follow: Message) -> str:
-        """Raises `BadRequest`."""
+        """Returns the text with the response. Raises `BadRequest`."""
         return self._chat.apply(_request(follow), [_USER, answer, follow], generation=False)
 
     def drops(self, part: Part, follow: Message) -> bool:
-        """Whether the part is gone from the begin of an answer."""
+        """True if the part is missing at the beginning of the response."""
         if part.is_reasoning and self._reads_reasoning:
             answer, said = Message("assistant", ANSWER, "r"), part.opening
             if follow is _RESULT:
@@ -119,8 +119,8 @@ def _request(follow: Message) -> TextRequest:
 
 
 def _first_tokens(begin: str, opening: str, encode: Encode) -> tuple[int, ...]:
-    """Those that answers have in common that begin with `opening`, of which some tokenisers merge
-    the end with the text that follows."""
+    """Returns the tokens that all responses beginning with `opening` share; some tokenisers merge
+    its end with the text that follows."""
     length = len(encode(begin))
     afters = ("", "\n", "\n\n", " ", "x")
     answers = [encode(begin + opening + after)[length:] for after in afters]

@@ -1,5 +1,5 @@
-"""Where in a prompt's text the items of its body end, as far as every prompt shares it whose body
-begins with the same items."""
+"""Finds where the items of a body end in its prompt's text, as far as every prompt whose body
+begins with the same items shares that text."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,35 +12,35 @@ _SYSTEMS = ("system", "developer")
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A message's text, which stands in the prompt as the body has it."""
+    """A message's text that the prompt has in the same form as the body."""
 
     begin: int
-    """In characters of the prompt's text, as `end`."""
+    """In characters of the prompt's text, like `end`."""
     end: int
     ahead_bytes: int
-    """At most so many bytes of its item's canonical form come before it."""
+    """Most bytes of the item's canonical form that come before the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An item, or all that stands before the first one."""
+    """The part of the prompt for one item, or for all that comes before the first one."""
 
     end: int
-    """In characters; the end of an earlier one where its own is not known."""
+    """In characters; the end of an earlier item if its own is unknown."""
     stretches: tuple[Stretch, ...] = ()
-    """In their order."""
+    """In order."""
     form_bytes: int = 0
-    """Of its messages' canonical forms."""
+    """Bytes of the canonical forms of its messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """All of one prompt."""
+    """The layout of one prompt: the parts for the items of its body."""
 
     text: str
-    """Of the prompt; may be empty where all stretches have one byte for each character."""
+    """The prompt's text; may be empty if all stretches have one byte for each character."""
     tokens_within: Callable[[int], int]
-    """How many of the prompt's tokens lie wholly within so many characters."""
+    """Returns the number of the prompt's tokens that lie wholly within a number of characters."""
     preamble: Place
     items: tuple[Place, ...]
     """The last items may be missing."""
@@ -48,33 +48,33 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a template's text tells of the messages in it, in characters."""
+    """Positions of messages in the template's text, in characters."""
 
     ends: Mapping[int, int]
-    """By index, of those messages whose end is to be seen."""
+    """The ends of messages, by index, as far as they are known."""
     front: int | None = None
-    """Where all ends that comes before the first message that is no system's."""
+    """End of everything before the first message that is not a system message."""
 
 
 def said(message: Message) -> str:
-    """A message's text as one string, without what a prompt does not show of it."""
+    """Returns a message's text as one string, without what prompts do not show of it."""
     content = message.content
     texts = [content] if isinstance(content, str) else [_text_of(part) for part in content]
     if message.role in _SYSTEMS:
         texts = [without_volatile_lines(text) for text in texts]
-    # As long as what the canonical form has between them.
+    # As long as the separator in the canonical form.
     return ("" if message.role == "assistant" else "\n").join(filter(None, texts))
 
 
 def length_of(message: Message) -> int:
-    """All that it says, in characters."""
+    """Returns the length of all of the message's texts, in characters."""
     content = message.content
     texts = [content] if isinstance(content, str) else map(_text_of, content)
     return sum(map(len, texts)) + len(_called(message)) + len(message.reasoning)
 
 
 def bare_places(messages: Sequence[Message], tokens_within: Callable[[int], int]) -> Places:
-    """Of a prompt that is nothing but what the messages say, one behind the other."""
+    """Returns the layout of a prompt that is only the messages' texts, concatenated."""
     texts, ends, length = [], {}, 0
     for number, message in enumerate(messages):
         texts.append(said(message) + _called(message))
@@ -92,7 +92,7 @@ def _text_of(part: TextPart | MediaPart) -> str:
 
 
 def whole_text(text: str, length: int, tokens_within: Callable[[int], int]) -> Places:
-    """The places of a prompt that is one item, of so many characters."""
+    """Returns the layout of a prompt that is one item of `length` characters."""
     item = Place(length, (Stretch(0, length, 1),))
     return Places(text, tokens_within, Place(0), (item,))
 
@@ -100,11 +100,11 @@ def whole_text(text: str, length: int, tokens_within: Callable[[int], int]) -> P
 def find_places(
     messages: Sequence[Message], text: str, marks: Marks, tokens_within: Callable[[int], int]
 ) -> Places:
-    """The places of a chat's items in the prompt's `text`."""
+    """Returns the layout of a chat's prompt with this text."""
     count = next((i for i, each in enumerate(messages) if each.role not in _SYSTEMS), len(messages))
     ends, front = dict(marks.ends), marks.front
     if count and front is not None and front >= ends.get(count - 1, 0):
-        # What a template tells of tools may be behind the system prompt.
+        # A template may describe tools behind the system prompt.
         ends[count - 1] = front
     settled = _settled(ends)
     places: dict[int, Place] = {}
@@ -125,7 +125,7 @@ def find_places(
 
 
 def _settled(ends: Mapping[int, int]) -> dict[int, int]:
-    """Without those that a later message's text comes before."""
+    """Drops the ends that lie behind the text of a later message."""
     settled: dict[int, int] = {}
     least: int | None = None
     for number in sorted(ends, reverse=True):
@@ -135,7 +135,7 @@ def _settled(ends: Mapping[int, int]) -> dict[int, int]:
 
 
 def _longer(before: Place, message: Message, text: str, at: int, end: int | None) -> Place:
-    """A place with one more message. `end`: of the message's text."""
+    """Returns the place with one more message, whose text ends at `end`."""
     shown = said(message)
     ahead_bytes = before.form_bytes + 1
     form_bytes = ahead_bytes + _bytes(shown) + 1
@@ -149,7 +149,8 @@ def _longer(before: Place, message: Message, text: str, at: int, end: int | None
 
 
 def _stretch(shown: str, text: str, end: int, ahead_bytes: int) -> Stretch | None:
-    """The text before `end`, if that is what was said; a template may strip it."""
+    """Returns the stretch before `end` if it is the message's text, which a template may have
+    stripped."""
     body = shown.rstrip()
     for kept, stripped in ((shown, ""), (body, ""), (body.lstrip(), body[: -len(body.lstrip())])):
         begin = end - len(kept)

@@ -1,8 +1,8 @@
-"""Messages as one chat template can take them.
+"""Converts messages to a form that one chat template supports.
 
-What a template takes goes in as it is. The rest is brought to what it does take, by rules under
-which a longer conversation's text begins as the shorter one's does: nothing moves to the front,
-and how a message is spelled does not depend on the messages behind it.
+What a template supports is passed unchanged. The rest is converted by rules that keep a longer
+conversation's text beginning with the shorter one's: nothing moves to the front, and the form of a
+message does not depend on the messages behind it.
 """
 
 import re
@@ -25,18 +25,19 @@ from node.protocol.volatile import without_volatile_lines
 from node.request import Content, Message, TextPart, Tool, ToolCall
 
 BRIDGE = "OK."
-"""What the assistant says between a result and a user, where a template wants it to speak."""
+"""The assistant message that is put between a tool result and a user message, if a template needs
+one there."""
 GAP = "\n\n"
-"""Between the texts of messages that become one."""
+"""Separates the texts of messages that are merged."""
 PART_GAP = "\n"
-"""Between the parts of a message that become one text."""
+"""Separates the parts of a message that are merged."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A message on its way to the template."""
+    """A message while it is converted."""
 
     role: str
     content: Content
@@ -49,13 +50,14 @@ class _Draft:
 def build_turns(
     messages: Sequence[Message], tools: Sequence[Tool], abilities: Abilities, tool_format: str
 ) -> list[Turn]:
-    """The messages for a template with these abilities. `tool_format`: how the model spells calls,
-    a name of `node.parsing`. Raises `BadRequest` for what the template has no place for."""
+    """Converts messages for a template with these abilities. `tool_format` is the name in
+    `node.parsing` of the model's form of calls. Raises `BadRequest` for what the template cannot
+    render."""
     drafts = _drafts(messages, abilities)
     if abilities.calls if tools else abilities.calls_alone:
         drafts = _native_calls(drafts, abilities)
     else:
-        # Results stay where the template shows them, if it knows tools as such.
+        # Results stay where the template shows them, if it describes tools.
         drafts = _spelled_calls(
             drafts, tool_format, keeps_results=abilities.tools and abilities.results
         )
@@ -87,9 +89,9 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
 
 
 def _plain(draft: _Draft, abilities: Abilities) -> Content:
-    """Text alone as one string, unless the template takes a list of parts."""
+    """Returns text-only content as one string, unless the template accepts a list of parts."""
     if draft.role == "assistant":
-        # Parts of what the model said go together as it said them.
+        # Parts of a response are joined as the model generated them.
         return _as_text(draft.content, "")
     return draft.content if _takes_parts(draft, abilities) else _as_text(draft.content)
 
@@ -100,7 +102,7 @@ def _takes_parts(draft: _Draft, abilities: Abilities) -> bool:
 
 
 def _as_text(content: Content, gap: str = PART_GAP) -> Content:
-    """One string, if there is nothing but text."""
+    """Joins the parts to one string if all of them are text."""
     if isinstance(content, str):
         return content
     texts = [part.text for part in content if isinstance(part, TextPart)]
@@ -114,7 +116,7 @@ def _has_text(content: Content) -> bool:
 
 
 def _without_volatile(content: Content) -> Content:
-    """Without the parts of which nothing is left."""
+    """Removes volatile lines, and the parts that become empty."""
     if isinstance(content, str):
         return without_volatile_lines(content)
     kept = [
@@ -126,7 +128,7 @@ def _without_volatile(content: Content) -> Content:
 
 
 def _joined(first: Content, second: Content, gap: str = GAP) -> Content:
-    """What both say, as one string if there is nothing but text."""
+    """Joins both contents, to one string if all of it is text."""
     first, second = _as_text(first), _as_text(second)
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}{gap}{second}" if first and second else first or second
@@ -142,7 +144,7 @@ def _joined(first: Content, second: Content, gap: str = GAP) -> Content:
 
 
 def _native_calls(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
-    """For a template that spells calls and results itself."""
+    """Converts for a template that renders calls and results itself."""
     made: list[_Draft] = []
     at = 0
     while at < len(drafts):
@@ -173,17 +175,18 @@ def _without_content(draft: _Draft, abilities: Abilities) -> _Draft:
 
 
 def _parted(draft: _Draft, abilities: Abilities) -> list[_Draft]:
-    """The text before the calls, where the template would else lose them."""
+    """Puts the text in a message before the calls, if the template would otherwise lose the
+    calls."""
     if not draft.calls or not draft.content or abilities.text_with_calls:
         return [draft]
     if abilities.text_before_calls:
         return [replace(draft, calls=()), replace(draft, content="", reasoning="")]
-    # The text is lost, which weighs less.
+    # The text is lost, which matters less than the calls.
     return [replace(draft, content="")]
 
 
 def _one_by_one(draft: _Draft, results: list[_Draft]) -> list[_Draft]:
-    """A message for each call, its results behind it."""
+    """Returns one message for each call, followed by its results."""
     made: list[_Draft] = []
     left = [replace(result) for result in results]
     for number, call in enumerate(draft.calls):
@@ -215,7 +218,7 @@ def _short_id(call_id: str) -> str:
 
 
 def _spelled_calls(drafts: list[_Draft], tool_format: str, *, keeps_results: bool) -> list[_Draft]:
-    """For a template that does not: calls and results are text."""
+    """Converts for a template that does not render calls: calls and results become text."""
     made: list[_Draft] = []
     follows_result = False
     for draft in drafts:
@@ -247,8 +250,8 @@ def _spelled_result(content: Content) -> Content:
 def _with_systems(
     drafts: list[_Draft], tools: Sequence[Tool], abilities: Abilities
 ) -> list[_Draft]:
-    """System messages where the template takes them: at the begin one or several, later as such
-    or as what the user says."""
+    """Places system messages where the template accepts them: one or several at the beginning;
+    later ones stay system messages or become user messages."""
     count = next((i for i, draft in enumerate(drafts) if not _is_system(draft)), len(drafts))
     begin, rest = _first_systems(drafts[:count], tools, abilities), drafts[count:]
     if not abilities.late_system:
@@ -264,7 +267,7 @@ def _with_systems(
 def _first_systems(
     begin: list[_Draft], tools: Sequence[Tool], abilities: Abilities
 ) -> list[_Draft]:
-    """With the tools, if the template does not describe them."""
+    """Returns the first system messages, with the tools if the template does not describe them."""
     if tools and not abilities.tools:
         text = describe(tools, abilities.example_call)
         if not begin:
@@ -292,7 +295,7 @@ def _is_system(draft: _Draft) -> bool:
 
 
 def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
-    """The roles in an order that the template takes."""
+    """Orders and merges messages so that the template accepts the order of roles."""
     made: list[_Draft] = []
     for draft in drafts:
         last = made[-1] if made else None
@@ -328,7 +331,7 @@ def _are_one(last: _Draft, draft: _Draft, abilities: Abilities) -> bool:
 
 
 def _awaits_answer(last: _Draft, abilities: Abilities) -> bool:
-    """Whether the assistant has to speak before the user does."""
+    """True if an assistant message must precede a user message."""
     return bool(last.role == "tool" or last.calls) and not abilities.user_after_result
 
 

@@ -1,8 +1,8 @@
-"""Template variables for what a client says about thinking.
+"""Template variables for a client's thinking options.
 
-Templates have no name in common for it. `enable_thinking` is given under each name that is known;
-where thinking has no variable of its own, as an effort. An effort that the template refuses is
-given as the next higher one that it takes. Variables that a template never reads change nothing.
+Templates have no common name for thinking. `enable_thinking` is set under each known name; if
+thinking has no variable of its own, as an effort. An effort that the template refuses is raised to
+the next one that it accepts. Variables that a template never reads change nothing.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ from node.request import TemplateOptions
 
 
 def template_variables(options: TemplateOptions, abilities: Abilities) -> dict[str, Any]:
-    """What the template gets besides messages and tools."""
+    """Returns the variables that the template gets besides messages and tools."""
     given = options.kwargs
     thinking, effort = options.enable_thinking, options.reasoning_effort
     asked = given.get("enable_thinking")
-    # The client's own variables stand against what is derived from one of them.
+    # The client's own variables override what is derived from one of them.
     variables = _thinking(on=asked, abilities=abilities) if isinstance(asked, bool) else {}
     variables |= given
     if thinking is not None:
@@ -34,7 +34,7 @@ def _thinking(*, on: bool, abilities: Abilities) -> dict[str, Any]:
         "enable_thinking": False,
         "thinking": False,
         "thinking_mode": "disabled",
-        # Without this one, as much as the model wants.
+        # Otherwise, thinking is unlimited.
         "thinking_budget": 0,
         **abilities.off_efforts,
     }

@@ -1,4 +1,4 @@
-"""Small conversations of known words, rendered with a chat template to see what it does."""
+"""Small conversations of known words, rendered with a chat template to test what it does."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from node.errors import BadRequest
 from node.prompt.template.chat_template import ChatTemplate, Turn
 
-# Each is one word that no template has by itself.
+# Each is one word that no template contains itself.
 SYSTEM, SECOND, USER, LATER = "wordsystem", "wordsecond", "worduser", "wordlater"
 ANSWER, VALUE, OTHER = "wordanswer", "wordvalue", "wordother"
 RESULT, FOUND, THOUGHT = "wordresult", "wordfound", "wordthought"
@@ -24,7 +24,7 @@ class Probe:
     """Renders conversations made of the words above."""
 
     def __init__(self, template: ChatTemplate, only_parts: frozenset[str] = frozenset()) -> None:
-        """`only_parts`: roles whose texts are given as lists of parts."""
+        """`only_parts`: roles whose content is passed as a list of parts."""
         self._template = template
         self.only_parts = only_parts
         self.empty_tools = False
@@ -36,7 +36,7 @@ class Probe:
         tools: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str | None:
-        """None where the template refuses. `tools`: one function."""
+        """Renders the turns; None if the template refuses them. `tools`: a single function."""
         given = [_as_parts(t) if t["role"] in self.only_parts else t for t in turns]
         listed = [{"type": "function", "function": tools}] if tools else None
         if listed is None and self.empty_tools:
@@ -50,7 +50,7 @@ class Probe:
     def shows(
         self, turns: Sequence[Turn], *words: str, tools: Mapping[str, Any] | None = None
     ) -> bool:
-        """Whether the text has the words in this order."""
+        """True if the text has the words in this order."""
         text, at = self.text(turns, tools), 0
         for word in words:
             at = -1 if text is None else text.find(word, at)

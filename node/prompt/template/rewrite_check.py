@@ -1,4 +1,5 @@
-"""Whether a changed program of a template still says all that the author's program says."""
+"""Checks that a changed template program still renders everything that the author's program
+does."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from node.prompt.template.stable_history import EMPTY_REASONING
 
 Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[[Sequence[dict[str, Any]], Tools, Mapping[str, Any]], str | None]
-"""From messages, tools and variables to their text; None where the program refuses them."""
+"""Renders messages, tools and variables to text; None if the program refuses them."""
 
 _ASKED, _ANSWER = "wordasked", "wordanswer"
 _MORE, _LATER, _THOUGHT = "wordmore", "wordlater", "wordthought"
@@ -24,14 +25,14 @@ WORDS = (_ASKED, _ANSWER, _MORE, _LATER, _THOUGHT, *_RESULTS, *_VALUES, _NAME)
 
 
 def keeps_words(authors: Render, ours: Render) -> bool:
-    """Whether each word of small chats that is in the author's text is in ours. Renders some
-    fifteen chats with each."""
+    """True if each word of small chats in the author's text is also in ours. Renders some fifteen
+    chats with each program."""
     for messages in _chats():
         for is_closed in (False, True):
             variables = {EMPTY_REASONING: is_closed}
             before, given = authors(messages, _TOOLS, variables), messages
             if before is None:
-                # Some take arguments as text only.
+                # Some templates accept arguments as text only.
                 given = [_with_text(message) for message in messages]
                 before = authors(given, _TOOLS, variables)
             if before is not None and _loses(before, ours(given, _TOOLS, variables)):
@@ -44,7 +45,8 @@ def _loses(before: str, after: str | None) -> bool:
 
 
 def _chats() -> Iterator[list[dict[str, Any]]]:
-    """With and without reasoning: a plain one, a loop of calls with two at once, and two loops."""
+    """Yields chats with and without reasoning: a plain one, a loop of calls with two at once, and
+    two loops."""
     asked, more = ({"role": "user", "content": word} for word in (_ASKED, _MORE))
     results = [_result(0), _result(1)]
     for thoughts in ({}, dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _THOUGHT)):
@@ -64,7 +66,7 @@ def _calling(count: int) -> dict[str, Any]:
 
 
 def _with_text(message: dict[str, Any]) -> dict[str, Any]:
-    """With the arguments of its calls as text."""
+    """Returns the message with the arguments of its calls as text."""
     calls = []
     for call in message.get("tool_calls", ()):
         arguments = json.dumps(call["function"]["arguments"])

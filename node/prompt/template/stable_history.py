@@ -1,15 +1,15 @@
-"""Programs of templates, changed so that a message is spelled the same however many follow it.
+"""Changes template programs so that a message is rendered the same however many follow it.
 
-A longer chat's prompt then begins with the shorter one's, whose keys and values are in the cache.
-Each change is of a construct that templates of several families have, and of nothing else.
+A longer chat's prompt then begins with the shorter one's, whose keys and values are cached. Each
+change targets one construct that templates of several families share, and nothing else.
 """
 
 import re
 from collections.abc import Callable
 
 EMPTY_REASONING = "spells_empty_reasoning"
-"""The variable of changed programs: whether an answer without reasoning is spelled with the empty
-markers that the prompt closes by itself where thinking is off."""
+"""Variable of changed programs. True: a response without reasoning is rendered with the empty
+markers that the prompt itself closes when thinking is off."""
 
 _LOOPS = re.compile(
     r"\{%[-+]?\s*for\s+(?P<name>[\w, ]+?)\s+in\s+(?P<items>.*?)\s*[-+]?%\}"
@@ -17,10 +17,10 @@ _LOOPS = re.compile(
     r"|(?P<asked>loop\.index0 > (?>(?:\w+\.)?\w*last_(?:user|query)\w*(?:\.\w+)?)"
     r"|\b(?>(?:preserve|preserved)_thinking(?: is true)?))(?=\s*(?:\)|and\b|or\b|[-+]?%\}))"
 )
-"""Where loops begin and end, and where one asks whether it is behind the last user's message, or
-whether all reasoning is kept, as a whole operand of a condition."""
+"""Matches the beginning and end of loops, and conditions that test, as a whole operand, whether the
+loop is behind the last user message or all reasoning is kept."""
 _WHOLE_OPERAND = re.compile(r"(?:\(|\b(?:el)?if|\band|\bor|\bnot|(?<![=!<>])=)\s*\Z")
-"""What is before one."""
+"""Matches the text before a whole operand."""
 _MESSAGES = re.compile(r"\w*messages\w*")
 _TOOLS_AT_LAST_USER = re.compile(
     r"(\{%[-+]?\s*(?:el)?if [^%{}]*\btools\b[^%{}]*==\s*\w*user\w*)\[-1\]"
@@ -31,13 +31,13 @@ _TIME = re.compile(
 )
 _OPEN_BEFORE = re.compile(r"(?:(?:\A|[\s,])[^\W\d]+|[(\[{<|])[\s,]*\Z")
 _OPEN_BEHIND = re.compile(r"\s*[^\W\d]|\s*[)\]}>|]")
-"""A word or a bracket that belongs to the time."""
+"""Matches a word or a bracket that belongs to the time."""
 
 
 def steady(program: str, is_harmless: Callable[[str, str], bool] | None = None) -> str:
-    """The program with reasoning and tools where they stay, and with the day, not the time.
-    `is_harmless`: whether the second program may stand for the first; a change that may not is
-    left out."""
+    """Returns the program with stable positions of reasoning and tools, and with the day instead of
+    the time. `is_harmless(program, changed)` returns True if the changed program may replace the
+    other; a change that may not is skipped."""
     for change in (_with_steady_answers, _with_tools_at_first_user, _with_the_day_only):
         changed = change(program)
         if changed != program and (is_harmless is None or is_harmless(program, changed)):
@@ -46,15 +46,17 @@ def steady(program: str, is_harmless: Callable[[str, str], bool] | None = None) 
 
 
 def _with_steady_answers(program: str) -> str:
-    """Many programs show the reasoning of answers behind the last user's message only, and some
-    show its markers there even where there is none: the next user's message then changes them.
-    So do those that are told to keep all reasoning, once they are told.
-    An answer without reasoning is taken as if it were before the last user's message, or, under
-    `EMPTY_REASONING`, as if it were behind it. One that ends the chat, and what others say, stays
-    as it is."""
+    """Makes the rendering of a response's reasoning independent of later user messages.
+
+    Many programs show the reasoning of responses behind the last user message only, and some show
+    its markers there even if there is none, so that the next user message changes earlier text. So
+    do programs with a variable to keep all reasoning, once it is set. A response without reasoning
+    is rendered as if it were before the last user message, or, under `EMPTY_REASONING`, as if it
+    were behind it. A response that ends the chat, and messages of other roles, stay as they are.
+    """
 
     open_loops: list[str] = []
-    """The message's name in each, or nothing where it is not of messages."""
+    """The message variable of each open loop; empty for a loop over something else."""
 
     def is_operand(begin: int) -> bool:
         return _WHOLE_OPERAND.search(program, max(0, begin - 40), begin) is not None
@@ -74,20 +76,22 @@ def _with_steady_answers(program: str) -> str:
 
 def _asked_of_reasoning(condition: str, message: str) -> str:
     fields = f"{message}.reasoning_content or {message}.reasoning or {message}.thinking"
-    # Reasoning may also stand in the content, and is then left to the program.
+    # Reasoning may also be in the content, where the program handles it.
     inside = f"'think>' in ({message}.content or '') | string"
     other = f"{message}.role != 'assistant'"
     return f"(({condition}) if loop.last or {other} or {fields} or {inside} else {EMPTY_REASONING})"
 
 
 def _with_tools_at_first_user(program: str) -> str:
-    """Programs that put the tools before the last user's message: each new one would move them."""
+    """Puts the tools before the first user message, in programs that put them before the last: each
+    new message would move them."""
     return _TOOLS_AT_LAST_USER.sub(r"\1[0]", program)
 
 
 def _with_the_day_only(program: str) -> str:
-    """Programs that write the time of day at the begin of the prompt, which is then never the same
-    twice. A form that says the time with words of its own is left alone."""
+    """Removes the time of day in programs that write it at the beginning of the prompt, which would
+    make every prompt different. A format that spells the time with words of its own stays as it
+    is."""
 
     def change(match: re.Match[str]) -> str:
         call, quote, form = match.groups()

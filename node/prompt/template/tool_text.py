@@ -1,4 +1,4 @@
-"""Tools, calls and results as text, for templates that have no place of their own for them."""
+"""Renders tools, calls and results as text, for templates that do not render them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def describe(tools: Sequence[Tool], example: str) -> str:
-    """What a system message says about the tools. `example`: how a call is to be spelled; the
-    words as in `EXAMPLE`."""
+    """Returns the text of a system message that describes the tools. `example`: the form of a call,
+    with the words of `EXAMPLE`."""
     lines = "\n".join(_json(tool.function) for tool in tools)
     shown = (example or EXAMPLE).replace("wordtool", "name_of_the_function")
     shown = shown.replace("wordkey", "name_of_a_parameter").replace("wordvalue", "its value")
@@ -32,26 +32,26 @@ def describe(tools: Sequence[Tool], example: str) -> str:
 
 
 def spell_calls(calls: Sequence[ToolCall], tool_format: str) -> str:
-    """The calls as the model spells them; `tool_format` is a name of `node.parsing`."""
+    """Returns the calls in the model's own form; `tool_format` is a name of `node.parsing`."""
     return _SPELLINGS.get(tool_format, _tagged)(calls)
 
 
 def spell_result(text: str) -> str:
-    """What a user's message says about the result of a call."""
+    """Returns the text of a user message that reports the result of a call."""
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments as an object. What is none, though a client sent it, is an argument."""
+    """Returns the arguments as an object. Text that is not one becomes the object's only value."""
     try:
         return _decode_object(text.strip() or "{}")
-    # A list or a number, half an object, or JSON that other readers do not share.
+    # A list or a number, an incomplete object, or JSON that other parsers read differently.
     except (msgspec.DecodeError, RecursionError):
         return {"arguments": text}
 
 
 def arguments_text(text: str) -> str:
-    """The JSON text of `read_arguments`; the client's own where that is an object."""
+    """Returns the JSON text of `read_arguments`; the client's own text if that is an object."""
     arguments = read_arguments(text)
     return _json(arguments) if not text.strip() or arguments == {"arguments": text} else text
 

@@ -1,8 +1,8 @@
-"""A request's tools as one chat template can take them.
+"""Converts a request's tools to a form that one chat template supports.
 
-Templates spell schemas with programs of their own, and many know only some of what JSON Schema
-allows. A tool goes in as it is, if the template spells it; else in the first of simpler forms that
-the template does spell. Only the prompt has that form: answers are read by the client's schema.
+Templates render schemas with programs of their own, and many support only part of JSON Schema. A
+tool is passed unchanged if the template renders it; otherwise in the first of several simpler forms
+that it renders. Only the prompt has that form: calls are parsed by the client's schema.
 """
 
 import json
@@ -19,13 +19,13 @@ from node.prompt.template.probe import NAME, Probe, system, user
 from node.request import Tool
 
 MAX_KNOWN = 4096
-"""Most tools whose form is remembered; then all are forgotten."""
+"""Most tools whose form is cached; above it, the cache is cleared."""
 
 Function = dict[str, Any]
-"""OpenAI's definition."""
+"""OpenAI's function definition."""
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
-"""Keywords of JSON Schema that hold schemas by name."""
+"""Keywords of JSON Schema whose value maps names to schemas."""
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SCHEMAS = ("items", "additionalProperties", "not")
 
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TemplateTools:
-    """One template's tools. Safe to use from several threads."""
+    """The tools for one template. Safe to use from several threads."""
 
     def __init__(self, template: ChatTemplate, abilities: Abilities) -> None:
         self._abilities = abilities
@@ -42,15 +42,15 @@ class TemplateTools:
         self._known: dict[bytes, int] = {}
 
     def listed(self, tools: Sequence[Tool]) -> list[dict[str, Any]] | None:
-        """For the template, if it describes tools. Raises `BadRequest` for one that it takes in no
-        form."""
+        """Returns the tools for the template; none if it does not describe tools. Raises
+        `BadRequest` for a tool that it renders in no form."""
         if not tools or not self._abilities.tools:
             return [] if self._abilities.empty_tools else None
         return [{"type": "function", "function": self._spelled(tool)} for tool in tools]
 
     def _spelled(self, tool: Tool) -> Function:
         given = dict(tool.function)
-        # Each tool is tried once: a session sends the same ones with every request.
+        # Each tool is tested once: a session sends the same ones with every request.
         key = blake2b(_encode(given), digest_size=16).digest()
         form = self._known.get(key)
         if form is None:
@@ -77,7 +77,7 @@ def _as_given(function: Function) -> Function:
 
 
 def _complete(function: Function) -> Function:
-    """With a description and parameters, and those with properties."""
+    """Adds a missing description and missing parameters and properties."""
     parameters = function.get("parameters")
     made = {"type": "object", "properties": {}}
     made |= parameters if isinstance(parameters, dict) else {}
@@ -87,7 +87,7 @@ def _complete(function: Function) -> Function:
 
 
 def _described(function: Function) -> Function:
-    """With a description of each property."""
+    """Adds a missing description to each property."""
     made = _complete(function)
     properties = {
         name: {**schema, "description": schema.get("description", "")}
@@ -99,13 +99,13 @@ def _described(function: Function) -> Function:
 
 
 def _single_typed(function: Function) -> Function:
-    """With one type where the schema allows several."""
+    """Reduces each union of types to one type."""
     made = _described(function)
     return {**made, "parameters": _with_single_types(made["parameters"])}
 
 
 def _in_words(function: Function) -> Function:
-    """With the schema as text in the description."""
+    """Moves the schema as text into the description."""
     schema = json.dumps(function.get("parameters", {}), ensure_ascii=False)
     text = f"{function.get('description', '')}\n\nIts parameters as JSON Schema: {schema}".lstrip()
     return {**function, "description": text, "parameters": {"type": "object", "properties": {}}}
@@ -118,12 +118,12 @@ _FORMS: tuple[Callable[[Function], Function], ...] = (
     _single_typed,
     _in_words,
 )
-"""From the client's own to the simplest."""
+"""From the client's own form to the simplest."""
 
 
 def _with_single_types(schema: Any) -> Any:
-    """The first type of each union that is not null, in all of the schema. What is no schema stays
-    as it is."""
+    """Reduces each union of types in the schema to its first type that is not null. What is not a
+    schema stays as it is."""
     if not isinstance(schema, Mapping):
         return schema
     return {key: _with_single_type(key, value) for key, value in schema.items()}
