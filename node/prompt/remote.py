@@ -138,8 +138,8 @@ class RemoteRenderer:
             self._check_opened(answer)
         except TooMuch as exc:
             raise LoadFailure(
-                f"The chat template of {name} {exc} for a few short chats: it does not end, or "
-                "makes texts without end."
+                f"The chat template of {name} {exc} for a few short chats: it does not end, or its "
+                "text does not."
             ) from exc
         except RenderProcessDied as exc:
             raise LoadFailure(f"The chat template of {name} ended its process.") from exc

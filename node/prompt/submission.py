@@ -18,11 +18,11 @@ def generate_request(
     sampling, vocab_size = request.sampling, info.vocab_size
     if any(token >= vocab_size for token, _ in sampling.logit_bias):
         raise BadRequest(
-            f"logit_bias names a token beyond the vocabulary of {vocab_size}.", param="logit_bias"
+            f"logit_bias has a token beyond the vocabulary of {vocab_size}.", param="logit_bias"
         )
     if isinstance(request.prompt, tuple) and max(request.prompt) >= vocab_size:
         raise BadRequest(
-            f"prompt holds a token beyond the vocabulary of {vocab_size}.", param="prompt"
+            f"prompt has a token beyond the vocabulary of {vocab_size}.", param="prompt"
         )
     if sampling.top_k >= vocab_size:
         sampling = msgspec.structs.replace(sampling, top_k=0)

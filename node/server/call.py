@@ -99,7 +99,7 @@ class Call:
             return
         if not is_there:
             raise UnknownPath.at(self.path)
-        error = MethodNotAllowed(f"{self.path} takes {' and '.join(methods)}.")
+        error = MethodNotAllowed(f"{self.path} accepts {' and '.join(methods)}.")
         error.methods = methods
         raise error
 

@@ -49,7 +49,7 @@ def command_of(kind: type[C]) -> Callable[[Request], Awaitable[C]]:
         try:
             return decode(await read_body(request, MAX_COMMAND_BYTES))
         except msgspec.MsgspecError as exc:
-            raise BadRequest(f"The body is not what this path takes: {exc}.") from None
+            raise BadRequest(f"The body does not fit this path: {exc}.") from None
 
     return command
 

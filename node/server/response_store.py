@@ -109,7 +109,7 @@ class ResponseFile:
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
         if nbytes > self._limits.max_bytes:
-            logger.warning("Response %s is too large to be kept.", response.response_id)
+            logger.warning("Response %s is too large to be stored.", response.response_id)
             return False
         facts = (response.response_id, origin, response.model, response.created_s)
         row = (*facts, response.previous_id, nbytes)
@@ -344,7 +344,7 @@ class ResponseStore:
         try:
             return self._file.put(response, origin, head)
         except ResponseStoreFault as exc:
-            logger.warning("Response %s is not kept. %s", response.response_id, exc.message)
+            logger.warning("Response %s is not stored. %s", response.response_id, exc.message)
             return False
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -367,12 +367,12 @@ def _next_use(db: sqlite3.Connection) -> int:
 
 
 def _not_found(previous_id: str | None, missing: str) -> PreviousResponseNotFound:
-    reason = "it was not stored, was deleted, or gave way to newer ones"
+    reason = "it was not stored, was deleted, or was evicted for newer ones"
     if missing == previous_id:
         return PreviousResponseNotFound(
             f"Previous response with id {missing!r} not found: {reason}."
         )
     return PreviousResponseNotFound(
-        f"Previous response with id {previous_id!r} goes on from {missing!r}, which is not found: "
+        f"Previous response with id {previous_id!r} continues {missing!r}, which is not found: "
         f"{reason}."
     )

@@ -131,7 +131,7 @@ async def collect(
                 answers[delta.choice] = Collected(finish=delta.finish, stop=delta.stop)
                 last = delta
     if last is None or not last.is_last:
-        raise EngineFault("The engine ended the request without its accounts.")
+        raise EngineFault("The engine ended the request without reporting its usage.")
     # A cancelled response may have no usage; the writer decides whether it may lack it.
     for choice, collected in answers.items():
         collected.usage = last.usage

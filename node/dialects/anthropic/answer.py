@@ -214,7 +214,7 @@ def _stop_reason(finish: FinishReason, stop: str | None, *, called: bool) -> tup
 
 def _usage(usage: RowUsage | None) -> dict[str, object]:
     if usage is None:
-        raise EngineFault("The engine ended the request without its accounts.")
+        raise EngineFault("The engine ended the request without reporting its usage.")
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -84,7 +84,7 @@ def _request(
     if messages and messages[-1].role == "assistant" and not continued:
         messages.pop()
     if not messages:
-        raise BadRequest("messages holds nothing to answer.", param="messages")
+        raise BadRequest("messages has no message to respond to.", param="messages")
     tools = read_tools(body.tools)
     choice = read_choice(body.tool_choice, tools)
     check_arguments(tools.tools, choice)
@@ -137,7 +137,8 @@ def _refuse_held(choice: ToolChoice, constraint: Constraint | None) -> None:
     param = "tool_choice" if choice.must_call else constraint and constraint.param
     if param:
         raise BadRequest(
-            f"{param} holds a whole answer, so the last message must not be the assistant's.",
+            f"{param} constrains the whole response, so the last message must not be the "
+            "assistant's.",
             param=param,
         )
 
@@ -152,11 +153,11 @@ def _is_continued(messages: Sequence[Message], index: int, *, thinks: bool) -> b
     if last.tool_calls:
         raise BadRequest(f"{path} calls a tool whose result is missing.", param=path)
     if not last.content and last.reasoning:
-        raise BadRequest(f"{path} has no text to go on from.", param=path)
+        raise BadRequest(f"{path} has no text that the response could continue.", param=path)
     if last.content and thinks:
         raise BadRequest(
-            "With thinking on, the last message must not be the assistant's: an answer that "
-            "thinks does not begin in the middle.",
+            "With thinking on, the last message must not be the assistant's: a response that "
+            "begins with thinking cannot continue it.",
             param="thinking",
         )
     return bool(last.content)

@@ -94,44 +94,53 @@ def _are_hints(value: object) -> bool:
 
 _PROMPT_NOTES: Mapping[str, str] = {
     "model": "A model or an alias.",
-    "messages": "Roles user, assistant, and system anywhere. Blocks: text, thinking, "
-    "redacted_thinking and what a host did (dropped), tool_use, tool_result, search_result, and "
-    "document of text; of an image or another document [a line of "
-    "text](#pictures-sounds-and-files) is left; other blocks are refused by their path. A text "
-    "that is empty leaves no line. A call's input that is no JSON object is shown to the model as "
-    "text. The answer goes on from a last message of the assistant. `cache_control` has no effect: "
-    "the cache is automatic.",
+    "messages": (
+        "Roles user, assistant, and system anywhere. Blocks: text, thinking, redacted_thinking and "
+        "reports of a host's work (dropped), tool_use, tool_result, search_result, and document of "
+        "text; an image or another document becomes [a line of text](#pictures-sounds-and-files); "
+        "other blocks are refused by their path. An empty text leaves no line. A call's input that "
+        "is not a JSON object is shown to the model as text. If the last message is an "
+        "assistant's, the response continues it. `cache_control` has no effect: caching is "
+        "automatic."
+    ),
     "system": "A string or text blocks; lines that change with each request (billing headers) are "
     "removed.",
-    "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "
-    "into the description. "
-    f"{STRICT_NOTE} "
-    "`bash_…`, `text_editor_…`, `memory_…` and `computer_…`, which the client runs, are functions "
-    f"with the schemas of their types. {HOSTED_NOTE} "
-    "`defer_loading` is a hint: all tools are shown from the start. "
-    "`eager_input_streaming` has no effect: an input is streamed as the model writes it, whether "
-    "it asks for that or not.",
-    "tool_choice": "auto; any: the answer is a call, or several; tool: it is one call of the tool "
-    "named `name`; none: neither does the model see tools, nor are calls read. "
-    "`disable_parallel_tool_use` ends the answer with its first call. Any of them goes together "
-    "with thinking: the model thinks first, and then calls.",
-    "thinking": "disabled, adaptive, or enabled with `budget_tokens`: thinking ends after so many "
-    "tokens at the latest, and the answer follows. Any budget from 0 on is taken; one of "
-    "`max_tokens` or more ends nothing; -1 is no limit, whatever the model's settings say. "
-    "`display`: summarized sends all of the thinking; omitted sends empty blocks, whose signature "
-    "brings the thinking back with the next turn. Without this field the model's settings decide, "
-    "or its chat template.",
-    "output_config": "`effort`: low, medium, high, xhigh, max; for the chat template. `format` of "
-    "type json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object, "
-    "with a `schema` one that fits it. With tools, the answer may be calls instead; a forced call "
-    "goes before. `task_budget` is refused.",
+    "tools": (
+        "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which are "
+        f"added to the description. {STRICT_NOTE} `bash_…`, `text_editor_…`, `memory_…` and "
+        "`computer_…`, which the client runs, are functions with the schemas of their types. "
+        f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
+        "`eager_input_streaming` has no effect: a call's input is always streamed as the model "
+        "generates it."
+    ),
+    "tool_choice": (
+        "auto; any: the response is one call or several; tool: exactly one call of the tool named "
+        "`name`; none: the model sees no tools, and no calls are parsed. "
+        "`disable_parallel_tool_use` ends the response with its first call. All of these work with "
+        "thinking: the model thinks first, and then calls."
+    ),
+    "thinking": (
+        "disabled, adaptive, or enabled with `budget_tokens`: thinking ends after that many tokens "
+        "at the latest, and the content follows. Any budget from 0 on is accepted; one of "
+        "`max_tokens` or more has no effect; -1 is no limit, whatever the model's settings. "
+        "`display`: summarized sends all of the thinking; omitted sends empty blocks, whose "
+        "signature carries the thinking to the next turn. Without this field, the model's settings "
+        "decide, or its chat template."
+    ),
+    "output_config": (
+        "`effort`: low, medium, high, xhigh, max; for the chat template. `format` of type "
+        "json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object, "
+        "or with a `schema` one that fits it. With tools, the response may be calls instead; a "
+        "forced call overrides `format`. `task_budget` is refused."
+    ),
     "output_format": "The older name of `output_config.format`.",
-    "enable_thinking": "For templates that know it, where `thinking` is left out; must not "
-    "contradict it.",
+    "enable_thinking": (
+        "For templates with this variable, if `thinking` is not set; must not contradict it."
+    ),
     "chat_template_kwargs": "An object: further variables of the chat template.",
 }
 
-_NO_LOGPROBS = "An answer of /v1/messages has no place for probabilities."
+_NO_LOGPROBS = "A response of /v1/messages has no field for log probabilities."
 
 _REFUSED: Mapping[str, Refusal] = {
     **REFUSED_BY_ALL,
@@ -139,9 +148,9 @@ _REFUSED: Mapping[str, Refusal] = {
     "context_management": Refusal(
         _are_hints,
         "null, or edits of types `clear_tool_uses_…`, `clear_thinking_…` and `compact_…`, which "
-        "are hints: nothing is taken out of a history, the client trims it by itself",
+        "are hints: nothing is removed from a history, the client trims it itself",
     ),
-    "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
+    "store": Refusal(off, "null or false", "Only /v1/responses stores responses."),
     **ONE_ANSWER,
     **NO_GUIDES,
     **format_elsewhere("output_config.format"),
@@ -175,19 +184,19 @@ _REFUSED: Mapping[str, Refusal] = {
     ),
     "text": renamed("text", "output_config"),
     "continue_final_message": Refusal(
-        absent, "null", "An answer goes on from a last message of the assistant by itself."
+        absent, "null", "A response always continues a last message of the assistant."
     ),
     "add_generation_prompt": Refusal(
-        absent, "null", "An answer goes on from a last message of the assistant by itself."
+        absent, "null", "A response always continues a last message of the assistant."
     ),
 }
 
 _IGNORED: Mapping[str, str] = {
     **IGNORED,
-    "stream_options": "A stream tells its usage anyway.",
-    "anthropic_beta": "It names features, each of which has fields of its own.",
+    "stream_options": "A stream always reports its usage.",
+    "anthropic_beta": "It enables features, each of which has fields of its own.",
     "anthropic_version": "There is one version.",
-    "betas": "It names features, each of which has fields of its own.",
+    "betas": "It enables features, each of which has fields of its own.",
     "billing_policy": "Nothing is billed.",
     "cache_control": "The prefix cache is automatic.",
     "fallback_credit_token": "Nothing is billed.",
@@ -202,8 +211,8 @@ _ANSWER_NOTES: Mapping[str, str] = {
     "max_tokens": "Required, at least 1.",
     "temperature": "0 to 1; 0 is greedy. Default 1.",
     "stop_sequences": "Up to 16 strings; matched on the text, across tokens; not part of it.",
-    "stream": "Server-sent events; a ping where there is nothing to say.",
-    "diagnostics": "With `previous_message_id`, the answer says that no diagnosis is available.",
+    "stream": "Server-sent events; a ping in an idle interval.",
+    "diagnostics": "With `previous_message_id`, the response says that no diagnosis is available.",
 }
 
 MESSAGES = FieldTable(MessagesBody, {**_PROMPT_NOTES, **_ANSWER_NOTES}, _REFUSED, _IGNORED)
@@ -211,11 +220,15 @@ COUNT_TOKENS = FieldTable(
     CountBody,
     {
         **_PROMPT_NOTES,
-        "thinking": "disabled, adaptive, or enabled with a budget, which no prompt shows.",
-        "tool_choice": "auto, any or tool, which no prompt shows; none: without tools.",
-        "output_config": "`effort`, for the chat template; `format`, which no prompt shows. "
-        "`task_budget` is refused.",
+        "thinking": (
+            "disabled, adaptive, or enabled with a budget; the budget does not change the prompt."
+        ),
+        "tool_choice": "auto, any or tool, which do not change the prompt; none: without tools.",
+        "output_config": (
+            "`effort`, for the chat template; `format`, which does not change the prompt. "
+            "`task_budget` is refused."
+        ),
     },
     _REFUSED,
-    {**_IGNORED, **dict.fromkeys(_ANSWER_NOTES, "It is about the answer.")},
+    {**_IGNORED, **dict.fromkeys(_ANSWER_NOTES, "It concerns the response only.")},
 )

@@ -190,7 +190,7 @@ def _thought(block: _Thinking, path: str) -> str:
         return carried_thought(block.signature or "")
     except ValueError:
         raise BadRequest(
-            f"{path}.signature is damaged; it must be given back as it came.",
+            f"{path}.signature is damaged; send it back unchanged.",
             param=f"{path}.signature",
         ) from None
 

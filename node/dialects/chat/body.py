@@ -80,62 +80,59 @@ CHAT = FieldTable(
         **THINKING_NOTES,
         "messages": (
             "Roles system, developer, user, assistant, tool and function, in any order. Content is "
-            "a string or a list of text parts; a part with media becomes "
-            "[a line of text](#pictures-sounds-and-files). Of an assistant: `tool_calls`, "
+            "a string or a list of text parts; a part with media becomes [a line of "
+            "text](#pictures-sounds-and-files). Assistant messages may have `tool_calls`, "
             "`function_call`, `refusal`, and `reasoning_content` or `reasoning`. A call's "
-            "arguments that are no JSON object are shown to the model as text. "
-            "An assistant's message at the end does not go on without `continue_final_message`."
+            "arguments that are not a JSON object are shown to the model as text. The response "
+            "continues a last message of the assistant only with `continue_final_message`."
         ),
         "tools": f"Functions, and [custom tools](#custom-tools). {HOSTED_NOTE} {STRICT_NOTE}",
         "tool_choice": (
-            "auto; none: the model is shown no tools; required: the answer is calls; a function or "
-            "a custom tool by name: it is one call of that. `allowed_tools` narrows what may be "
-            "called (mode auto) or must be (required), the model is shown all. A forced call goes "
-            "before "
-            "`response_format`; reasoning stays free."
+            "auto; none: the model sees no tools; required: the response is calls; a function or a "
+            "custom tool by name: exactly one call of it. `allowed_tools` limits what may be "
+            "called (mode auto) or must be (required); the model still sees all. A forced call "
+            "overrides `response_format`; reasoning is not constrained."
         ),
-        "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
+        "parallel_tool_calls": "false: the response ends with its first call. Default true.",
         "functions": (
-            "The older form of `tools`, which may not be there too; answered with `function_call`, "
-            "once an answer. `tool_choice` says nothing of them, and is refused."
+            "The older form of `tools`, not allowed together with it; calls come as "
+            "`function_call`, one a response. `tool_choice` does not apply to functions, and is "
+            "refused."
         ),
         "function_call": (
-            'auto; none: the model is shown no functions; `{"name": …}`: the answer is a call of '
-            "that. Of `functions` only: with `tools` it is refused."
+            'auto; none: the model sees no functions; `{"name": …}`: the response is a call of '
+            "that one. For `functions` only: with `tools` it is refused."
         ),
-        "reasoning_effort": (
-            "none to max, for templates that know efforts; none turns thinking off."
-        ),
+        "reasoning_effort": "none to max, for templates with efforts; none turns thinking off.",
         "reasoning": (
             "Another place for `reasoning_effort` and `max_thinking_tokens`: `effort` and "
-            "`max_tokens`. `summary`, `generate_summary` and `context` are hints; what else it may "
-            "hold is refused."
+            "`max_tokens`. `summary`, `generate_summary` and `context` are hints; other members "
+            "are refused."
         ),
         "thinking": (
             "Another place for `enable_thinking` and `max_thinking_tokens`: `type` enabled, "
             "adaptive (the same) or disabled, and `budget_tokens`."
         ),
-        "enable_thinking": "For templates that know it; null leaves it to the model's settings.",
+        "enable_thinking": "For templates with this variable; null: the model's settings decide.",
         "chat_template_kwargs": (
             "More variables for the template; `enable_thinking` and `reasoning_effort` of the body "
-            "go before them."
+            "override them."
         ),
-        "include_reasoning": "false: the answer's reasoning is not sent. Default true.",
+        "include_reasoning": "false: the response's reasoning is not sent. Default true.",
         "continue_final_message": (
-            "true: the answer goes on from the last message, which must be an assistant's with "
-            "text and without calls; not with a forced call. What holds the answer holds what is "
-            "new."
+            "true: the response continues the last message, which must be an assistant's with text "
+            "and without calls; not with a forced call. A constraint applies to the new text only."
         ),
         "add_generation_prompt": (
             "false only together with `continue_final_message`, true only without it."
         ),
         "logprobs": (
-            "true: the logarithm of the probability of each token of content, of the distribution "
-            "that was sampled: under penalties and masks."
+            "true: the log probability of each content token, in the distribution that was sampled "
+            "from: after penalties and masks."
         ),
         "top_logprobs": (
-            f"0 to {MAX_TOP_LOGPROBS} of the likeliest tokens beside each, fewer where others "
-            "could not be sampled. Only with `logprobs`."
+            f"0 to {MAX_TOP_LOGPROBS} of the likeliest tokens with each token, fewer if no others "
+            "could be sampled. Only with `logprobs`."
         ),
     },
     refused={
@@ -146,7 +143,7 @@ CHAT = FieldTable(
         "prompt": renamed("prompt", "messages"),
         "system": renamed("system", "a message of the role system"),
         "text": renamed("text", "response_format or verbosity"),
-        "best_of": Refusal(only(1), "null or 1", "All answers that are sampled are told: use n."),
+        "best_of": Refusal(only(1), "null or 1", "All choices that are sampled are sent: use n."),
         "output_config": renamed("output_config", "reasoning_effort or response_format"),
     },
     ignored=IGNORED,
@@ -276,9 +273,7 @@ def _tools(body: ChatBody) -> tuple[DeclaredTools, ToolChoice]:
 
 
 def _of_other_form(field: str, about: str, here: str) -> BadRequest:
-    return BadRequest(
-        f"{field} is about {about}, of which there are none; use {here}.", param=field
-    )
+    return BadRequest(f"{field} refers to {about}, and there are none; use {here}.", param=field)
 
 
 def _continues(body: ChatBody, last: Message, *, must_call: bool) -> bool:
@@ -286,7 +281,7 @@ def _continues(body: ChatBody, last: Message, *, must_call: bool) -> bool:
     if not body.continue_final_message:
         if generates is False:
             raise unsupported(
-                "a prompt without the assistant's turn but to continue its message",
+                "a prompt without the assistant's turn, except to continue its message",
                 "add_generation_prompt",
             )
         return False

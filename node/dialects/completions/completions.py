@@ -38,9 +38,9 @@ from node.ipc.messages import Accepted, Delta, Part
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
-_ONLY_CHATS = "Only /v1/chat/completions knows messages and tools."
+_ONLY_CHATS = "Only /v1/chat/completions has messages and tools."
 _BUDGETS = (*THINKING_FIELDS, *BUDGETS_ELSEWHERE)
-_NO_TEMPLATE = "A prompt goes without a chat template."
+_NO_TEMPLATE = "A prompt is not rendered by a chat template."
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,16 +64,16 @@ COMPLETIONS = FieldTable(
         **NOTES,
         "prompt": "A text or a list of token ids, or a list of one of these.",
         "logprobs": (
-            "0 to 5: each token's logarithm of its probability, and the likeliest ones beside it, "
-            "of the distribution that was sampled. `text_offset` counts the answer's characters."
+            "0 to 5: each token's log probability, and those of the likeliest tokens, in the "
+            "distribution that was sampled from. `text_offset` counts characters of the response."
         ),
-        "best_of": "1, or as `n`: all that is sampled is told.",
+        "best_of": "1, or equal to `n`: all choices that are sampled are sent.",
     },
     refused={
         **REFUSED,
         **{name: Refusal(absent, "null", _NO_TEMPLATE) for name in _BUDGETS},
         "separate_reasoning": Refusal(
-            off, "null or false", "A completion's text holds all that the model says."
+            off, "null or false", "A completion's text has all of the model's output."
         ),
         "top_logprobs": Refusal(falsy, "null or 0", "top_logprobs is called logprobs here."),
         "tools": Refusal(falsy, "null or empty", _ONLY_CHATS),
@@ -88,7 +88,7 @@ COMPLETIONS = FieldTable(
         "thinking": Refusal(falsy, "null or empty", _NO_TEMPLATE),
         "output_config": Refusal(falsy, "null or empty", _NO_TEMPLATE),
         "include_reasoning": Refusal(
-            on, "null or true", "A completion's text holds all that the model says."
+            on, "null or true", "A completion's text has all of the model's output."
         ),
         "chat_template_kwargs": Refusal(falsy, "null or empty", _NO_TEMPLATE),
         "continue_final_message": Refusal(off, "null or false", _NO_TEMPLATE),
@@ -131,8 +131,8 @@ def read_completion(body: bytes) -> AskedCompletion:
     choices = parsed.n or 1
     if parsed.best_of not in (None, 1, choices):
         raise Unsupported(
-            "This version of mlx-fleet tells all answers that it samples: best_of may be 1, or as "
-            "n.",
+            "This version of mlx-fleet sends all choices that it samples: best_of may be 1, or "
+            "equal to n.",
             param="best_of",
         )
     request = TextRequest(
@@ -155,7 +155,7 @@ def _prompt(value: object) -> str | tuple[int, ...]:
     if isinstance(value, list) and value and isinstance(value[0], str | list):
         if len(value) > 1:
             raise Unsupported(
-                "This version of mlx-fleet takes one prompt a request.", param="prompt"
+                "This version of mlx-fleet accepts one prompt a request.", param="prompt"
             )
         value = value[0]
     if isinstance(value, str):

@@ -27,20 +27,20 @@ class ConstraintFields(Lenient):
     guided_grammar: object = None
 
 
-_ONE = "With `response_format` and `structured_outputs`, one of all a request."
+_ONE = "A request may have only one of these fields, `response_format` and `structured_outputs`."
 CONSTRAINT_NOTES: Mapping[str, str] = {
     "response_format": (
-        "text; json_object, with a `schema` one that fits it; or json_schema, whose `schema` the "
-        "text is always held to: `strict` of false changes nothing, and `name` may be left out. "
-        "Reasoning stays free."
+        "text; json_object, or with a `schema` one that fits it; or json_schema, to whose `schema` "
+        "the text is always constrained: a `strict` of false changes nothing, and `name` may be "
+        "omitted. Reasoning is not constrained."
     ),
     "structured_outputs": (
-        "One of `json`, `regex`, `choice`, `grammar` (Lark) and `json_object`. What else it may "
-        "hold is refused."
+        "One of `json`, `regex`, `choice`, `grammar` (Lark) and `json_object`. Other members are "
+        "refused."
     ),
     "guided_json": f"A JSON schema, or the text of one. {_ONE}",
     "guided_regex": f"A regular expression that all of the text matches. {_ONE}",
-    "guided_choice": f"A list of texts, one of which is the answer. {_ONE}",
+    "guided_choice": f"A list of texts, one of which is the response. {_ONE}",
     "guided_grammar": f"A grammar in Lark's notation. {_ONE}",
 }
 """Notes for a dialect's `FieldTable`."""
@@ -59,7 +59,7 @@ def json_schema(schema: object, param: str) -> Constraint:
     try:
         text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise BadRequest(f"{param} holds a number that is not finite.", param=param) from None
+        raise BadRequest(f"{param} has a number that is not finite.", param=param) from None
     return _constraint(ConstraintKind.JSON_SCHEMA, text, param)
 
 
@@ -148,7 +148,7 @@ def read_constraint(fields: ConstraintFields) -> Constraint | None:
     if len(constraints) > 1:
         first, second = constraints[0].param, constraints[1].param
         raise BadRequest(
-            f"{second} is not allowed together with {first}: an answer is held to one thing.",
+            f"{second} is not allowed together with {first}: a response can have one constraint.",
             param=second,
         )
     return constraints[0] if constraints else None

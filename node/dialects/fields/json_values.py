@@ -60,7 +60,7 @@ def _shared(value: Any, path: str) -> Any:
     """Returns a scalar if all JSON parsers read the same value from it, else raises
     `BadRequest`."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise BadRequest(f"{path} holds an integer of more than 64 bits.", param=path)
+        raise BadRequest(f"{path} has an integer of more than 64 bits.", param=path)
     if isinstance(value, float) and not math.isfinite(value):
-        raise BadRequest(f"{path} holds a number that is not finite.", param=path)
+        raise BadRequest(f"{path} has a number that is not finite.", param=path)
     return value

@@ -52,7 +52,7 @@ def usage_fields(usage: RowUsage | None) -> dict[str, object]:
     """Returns the response's `usage` object. Raises `EngineFault` if the engine reported no
     usage."""
     if usage is None:
-        raise EngineFault("The engine ended the request without its accounts.")
+        raise EngineFault("The engine ended the request without reporting its usage.")
     details = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.reasoning_overflow_tokens:
         details["reasoning_overflow_tokens"] = usage.reasoning_overflow_tokens
@@ -69,17 +69,17 @@ NOTES: Mapping[str, str] = {
     **SAMPLING_NOTES,
     **CONSTRAINT_NOTES,
     "model": "A model of the list of models, or an alias of the router.",
-    "max_tokens": "At least 1; by default, what the context has room for.",
-    "max_completion_tokens": "Goes before `max_tokens`.",
-    "stop": "A string or up to 16; they end the answer and are no part of it.",
+    "max_tokens": "At least 1; by default, all that the context has room for.",
+    "max_completion_tokens": "Overrides `max_tokens`.",
+    "stop": "A string or up to 16; each ends the response and is not part of it.",
     "stream": "Server-sent events, ending with `[DONE]`.",
     "stream_options": (
-        "Only with `stream`. `include_usage`: one more chunk, with the usage. "
-        "`include_obfuscation` is ignored: nothing is padded. `continuous_usage_stats` is refused."
+        "Only with `stream`. `include_usage`: a last chunk has the usage. `include_obfuscation` is "
+        "ignored: nothing is padded. `continuous_usage_stats` is refused."
     ),
     "n": (
-        f"1 to {MAX_CHOICES} answers, sampled apart from one prefill; the i-th as with `seed` + i. "
-        "Default 1."
+        f"1 to {MAX_CHOICES} choices, sampled independently after a single prefill; the i-th as "
+        "with `seed` + i. Default 1."
     ),
 }
 """Notes by field of `OpenAIBody`."""
@@ -87,7 +87,7 @@ NOTES: Mapping[str, str] = {
 REFUSED: Mapping[str, Refusal] = {
     **REFUSED_BY_ALL,
     **{name: elsewhere(name) for name in ("include", "previous_response_id")},
-    "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
+    "store": Refusal(off, "null or false", "Only /v1/responses stores responses."),
     "context_management": Refusal(falsy, "null or empty"),
     **format_elsewhere("response_format or structured_outputs"),
     "num_return_sequences": Refusal(only(1), "null or 1", "num_return_sequences is called n here."),

@@ -31,7 +31,7 @@ def renamed(name: str, here: str) -> Refusal:
 
 def elsewhere(name: str, path: str = "/v1/responses") -> Refusal:
     """Refuses a field that only `path` has."""
-    return Refusal(is_empty, "null or empty", f"Only {path} knows {name}.")
+    return Refusal(is_empty, "null or empty", f"Only {path} supports {name}.")
 
 
 def refuse_reasoning(reasoning: Lenient) -> None:
@@ -47,14 +47,16 @@ def refuse_reasoning(reasoning: Lenient) -> None:
 
 
 ONE_ANSWER: Mapping[str, Refusal] = {
-    "n": Refusal(only(1), "null or 1", "This path gives one answer a request."),
+    "n": Refusal(only(1), "null or 1", "This path returns one response a request."),
     "best_of": Refusal(only(1), "null or 1"),
-    "num_return_sequences": Refusal(only(1), "null or 1", "This path gives one answer a request."),
+    "num_return_sequences": Refusal(
+        only(1), "null or 1", "This path returns one response a request."
+    ),
 }
 """Refusals for paths whose responses have no choices."""
 
 NO_GUIDES: Mapping[str, Refusal] = {
-    name: Refusal(absent, "null", f"Only chats and completions know {name}.")
+    name: Refusal(absent, "null", f"Only chats and completions support {name}.")
     for name in (
         "structured_outputs",
         "guided_json",
@@ -114,7 +116,7 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "include_stop_str_in_output": Refusal(falsy, "null or false"),
     "bad_words": Refusal(falsy, "null or empty"),
     "allowed_token_ids": Refusal(absent, "null"),
-    "separate_reasoning": Refusal(on, "null or true", "Reasoning is always told apart."),
+    "separate_reasoning": Refusal(on, "null or true", "Reasoning is always separate from content."),
     "skip_special_tokens": Refusal(on, "null or true"),
     "truncate_prompt_tokens": Refusal(absent, "null"),
     "return_token_ids": Refusal(falsy, "null or false"),
@@ -122,7 +124,9 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "cache_salt": Refusal(falsy, "null or empty"),
     "priority": Refusal(falsy, "null or 0"),
     "specprefill": Refusal(falsy, "null or false"),
-    "timeout": Refusal(absent, "null", "A request has no time limit of its own: hang up instead."),
+    "timeout": Refusal(
+        absent, "null", "A request has no time limit of its own: disconnect instead."
+    ),
     "access_programs": Refusal(absent, "null"),
     "add_special_tokens": Refusal(off, "null or false"),
     "audio": Refusal(absent, "null"),
@@ -156,21 +160,21 @@ IGNORED: Mapping[str, str] = {
     "user": "A label.",
     "metadata": "A label.",
     "safety_identifier": "A label.",
-    "request_id": "A label; the answer's id is our own.",
-    "prompt_cache_key": "A hint; prompts are cached by what they begin with.",
-    "prompt_cache_retention": "A hint; how long a prompt is cached is up to the node's memory.",
+    "request_id": "A label; the response has an id of our own.",
+    "prompt_cache_key": "A hint; prompts are cached by their prefix.",
+    "prompt_cache_retention": "A hint; the node's memory decides how long a prompt is cached.",
     "prompt_cache_options": "A hint; every prompt is cached, for as long as memory allows.",
     "service_tier": "A hint; there is one tier.",
-    "verbosity": "A hint; the model is not told.",
+    "verbosity": "A hint; it is not passed to the model.",
     "guided_decoding_backend": "There is one.",
-    "dry_base": "Says something only with `dry_multiplier`.",
-    "dry_allowed_length": "Says something only with `dry_multiplier`.",
-    "dry_penalty_last_n": "Says something only with `dry_multiplier`.",
-    "dry_sequence_breakers": "Says something only with `dry_multiplier`.",
-    "xtc_threshold": "Says something only with `xtc_probability`.",
-    "specprefill_keep_pct": "Says something only with `specprefill`.",
-    "specprefill_backbone_pct": "Says something only with `specprefill`.",
-    "video_fps": "Says something only with video parts.",
-    "video_max_frames": "Says something only with video parts.",
+    "dry_base": "Has a meaning only with `dry_multiplier`.",
+    "dry_allowed_length": "Has a meaning only with `dry_multiplier`.",
+    "dry_penalty_last_n": "Has a meaning only with `dry_multiplier`.",
+    "dry_sequence_breakers": "Has a meaning only with `dry_multiplier`.",
+    "xtc_threshold": "Has a meaning only with `xtc_probability`.",
+    "specprefill_keep_pct": "Has a meaning only with `specprefill`.",
+    "specprefill_backbone_pct": "Has a meaning only with `specprefill`.",
+    "video_fps": "Has a meaning only with video parts.",
+    "video_max_frames": "Has a meaning only with video parts.",
 }
 """Ignored fields for a dialect's `FieldTable`, with the reason."""

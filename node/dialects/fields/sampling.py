@@ -34,14 +34,18 @@ class SamplingFields(Lenient):
 
 SAMPLING_NOTES: Mapping[str, str] = {
     "temperature": "0 to 2; 0 is greedy. Default 1.",
-    "top_p": "0 to 1; 0 leaves the likeliest token only. Default 1.",
+    "top_p": "0 to 1; 0 keeps the likeliest token only. Default 1.",
     "top_k": "-1 and 0 mean no limit. Default 0.",
     "min_p": "0 to 1. Default 0.",
-    "seed": "A 64-bit integer. The same seed gives the same draws: with the same prompt and "
-    "settings the same answer, on a GPU but for near ties.",
-    "repetition_penalty": "Above 0, to 10, over prompt and answer. Default 1.",
-    "presence_penalty": "-2 to 2, once for each token that the answer holds already.",
-    "frequency_penalty": "-2 to 2, for each time that the answer holds the token.",
+    "seed": (
+        "A 64-bit integer. The same seed gives the same draws: with the same prompt and settings "
+        "the same response, except for near ties on a GPU."
+    ),
+    "repetition_penalty": "Above 0, to 10, over prompt and response. Default 1.",
+    "presence_penalty": "-2 to 2, applied once to each token that the response already has.",
+    "frequency_penalty": (
+        "-2 to 2, multiplied by the number of times that the response has the token."
+    ),
     "logit_bias": "An object of token id to a number from -100 to 100.",
 }
 """Notes for a dialect's `FieldTable`, by field of `SamplingFields`."""
@@ -72,7 +76,7 @@ def stop_strings(value: object, field: str) -> tuple[str, ...]:
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
         raise BadRequest(f"{field} must be a string or a list of strings, none empty.", param=field)
     if len(stops) > MAX_STOPS:
-        raise BadRequest(f"{field} holds more than {MAX_STOPS} strings.", param=field)
+        raise BadRequest(f"{field} has more than {MAX_STOPS} strings.", param=field)
     return tuple(stops)
 
 

@@ -28,6 +28,6 @@ def _own_variables(given: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in given:
         if name in RESERVED_KWARGS:
             path = f"chat_template_kwargs.{name}"
-            raise BadRequest(f"{path} is not for the client to set.", param=path)
+            raise BadRequest(f"{path} must not be set by the client.", param=path)
     kept: Mapping[str, Any] = json_without_null(dict(given), "chat_template_kwargs")
     return kept

@@ -30,8 +30,8 @@ _SAME = "Another name of `max_thinking_tokens`; two different values contradict.
 THINKING_NOTES = {
     **dict.fromkeys(THINKING_FIELDS, _SAME),
     "max_thinking_tokens": (
-        "Most tokens of reasoning, from 0; then its end is forced and the answer follows. -1: no "
-        "limit. null, or nothing: what the model's settings say."
+        "Most tokens of reasoning, from 0; then its end is forced and the content follows. -1: no "
+        "limit. null or missing: the model's settings decide."
     ),
 }
 """Notes for a dialect's `FieldTable`."""

@@ -54,16 +54,16 @@ class ToolChoice:
 
 
 STRICT_NOTE = (
-    "Arguments are typed by the schema. They are held to it where a call is forced, and with "
-    "`strict` where the family's calls begin with a token of their own "
-    "([engine.md](engine.md#constraints)); elsewhere `strict` is shown to the model only. "
-    "A strict schema that cannot be held is a 400 everywhere."
+    "Arguments are typed by the schema. They are constrained to it if a call is forced, and with "
+    "`strict` if calls of the model's family begin with a special token "
+    "([engine.md](engine.md#constraints)); otherwise `strict` is only shown to the model. "
+    "A strict schema that cannot be enforced is a 400 everywhere."
 )
 """A note on the arguments of calls, for the `FieldTable` of each dialect."""
 
 HOSTED_NOTE = (
-    "Those that only a host could run are [left out](#tools-that-only-a-host-could-run) where they "
-    "are not forced."
+    "Those that only a host could run are [left out](#tools-that-only-a-host-could-run) unless "
+    "they are forced."
 )
 """A note on tools of other types, for the `FieldTable` of each dialect."""
 
@@ -77,7 +77,7 @@ def required(declared: DeclaredTools, field: str) -> ToolChoice:
     if not declared.tools and declared.left_out:
         raise forced_hosted(declared.left_out[0].kind, field)
     if not declared.tools:
-        raise BadRequest(f"{field} demands a call, and there are no tools.", param=field)
+        raise BadRequest(f"{field} requires a call, but there are no tools.", param=field)
     return ToolChoice(must_call=True)
 
 
@@ -111,12 +111,12 @@ def check_arguments(tools: Sequence[Tool], choice: ToolChoice) -> None:
     for tool in tools:
         is_callable = choice.callable_tools is None or tool.name in choice.callable_tools
         if is_callable and choice.must_call and tool.is_unheld:
-            raise unsupported("a forced call of a tool with such a grammar", tool.param)
+            raise unsupported("a forced call of a tool with this grammar", tool.param)
         is_held = choice.must_call or tool.function.get("strict") is True
         if is_callable and is_held and _excludes_objects(tool.parameters):
             raise BadRequest(
-                f"{tool.param} must be the schema of an object, as the arguments of a call are "
-                "one.",
+                f"{tool.param} must be the schema of an object, since the arguments of a call are "
+                "an object.",
                 param=tool.param,
             )
 

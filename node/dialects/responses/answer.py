@@ -222,7 +222,7 @@ def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
     """Checks the usage of a sequence that ended with `finish`; None only if it was cancelled
     without any. Raises `EngineFault` if the engine reported no usage."""
     if usage is None and finish is not FinishReason.CANCELLED:
-        raise EngineFault("The engine ended the request without its accounts.")
+        raise EngineFault("The engine ended the request without reporting its usage.")
     return usage
 
 

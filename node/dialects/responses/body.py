@@ -153,7 +153,7 @@ def _probe(request: TextRequest) -> tuple[Message, ...]:
     """Returns the message for an empty input, which clients send with a limit of one token to check
     that a model responds. Raises `BadRequest` for any other limit."""
     if request.max_tokens != 1:
-        raise BadRequest("input holds no message.", param="input")
+        raise BadRequest("input has no message.", param="input")
     return (Message("user", source=NO_ITEM),)
 
 

@@ -114,67 +114,65 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "input": (
             "A string, or items: `message` (text parts), `function_call`, `custom_tool_call` and "
             "their outputs (text), `reasoning`, `item_reference` to an item of a stored response, "
-            "`additional_tools`, whose `tools` are added to the body's: where it is the first item "
-            "as if they stood there, else told by a message in its place, as are those of a "
-            "`tool_search_output` of the client. `local_shell_call`, "
-            "`shell_call` and `apply_patch_call` of another model are shown as calls of functions "
-            "of these names, with their outputs. Items that tell what a host did "
-            "(`web_search_call` and the like, `compaction`) are left out. "
-            "An empty list with `max_output_tokens` of 1 is a probe, and answered with one token. "
-            "A part with media becomes [a line of text](#pictures-sounds-and-files). "
-            "A call's arguments that are no JSON object are shown to the model as text."
+            "`additional_tools`, whose `tools` are added to the body's: those of the first item "
+            "are declared with them, others by a message in the item's place, as are the tools of "
+            "a client's `tool_search_output`. `local_shell_call`, `shell_call` and "
+            "`apply_patch_call` of another model are shown as calls of functions with these names, "
+            "with their outputs. Items that report a host's work (`web_search_call` and the like, "
+            "`compaction`) are left out. An empty list with `max_output_tokens` of 1 is a probe, "
+            "and answered with one token. A part with media becomes [a line of "
+            "text](#pictures-sounds-and-files). A call's arguments that are not a JSON object are "
+            "shown to the model as text."
         ),
-        "instructions": "A system message before all else, for this response only.",
+        "instructions": "A system message before all others, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
             "`function`, `custom` ([custom tools](#custom-tools)), `tool_search` of the client "
-            "(its calls are told as `tool_search_call`), and `namespace` with functions and custom "
-            "tools in it: the model knows those as `NAMESPACE__NAME`, calls are told as "
-            "`namespace` and `name`. "
-            f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
-            f"{STRICT_NOTE} "
-            "Tools of earlier responses are not carried over."
+            "(its calls are sent as `tool_search_call`), and `namespace` with functions and custom "
+            "tools in it: the model sees those as `NAMESPACE__NAME`, calls are sent with "
+            f"`namespace` and `name`. {HOSTED_NOTE} `defer_loading` is a hint: all tools are shown "
+            f"from the start. {STRICT_NOTE} Tools of earlier responses are not carried over."
         ),
         "tool_choice": (
-            "`auto`; `none`: the model is shown no tools; `required`: the answer is a call, or "
+            "`auto`; `none`: the model sees no tools; `required`: the response is one call or "
             "several; a `function` or `custom` tool by its `name`, and `namespace` if it has one: "
             "one call of it; `allowed_tools`: of those in `tools`, with `mode` `auto` or "
-            "`required`; the model is still shown all. A forced call comes after the reasoning, "
-            "and goes before `text.format`."
+            "`required`; the model still sees all. A forced call comes after the reasoning, and "
+            "overrides `text.format`."
         ),
-        "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
+        "parallel_tool_calls": "false: the response ends with its first call. Default true.",
         "reasoning": (
-            "`effort` goes to the template, `none` turns thinking off. `max_tokens`: another name "
-            "of `max_thinking_tokens`. The whole reasoning text is "
-            "in the item's `content`; with `summary` (or `generate_summary`) of `auto`, "
-            "`concise` or `detailed` it is in the item's `summary` instead, still whole: which of "
-            "them is a hint. So is `context`; `mode` may be `standard`."
+            "`effort` is passed to the template, `none` turns thinking off. `max_tokens`: another "
+            "name of `max_thinking_tokens`. The whole reasoning text is in the item's `content`; "
+            "with `summary` (or `generate_summary`) of `auto`, `concise` or `detailed` it is in "
+            "the item's `summary` instead, still whole: the three differ in name only. `context` "
+            "is a hint; `mode` may be `standard`."
         ),
         "text": (
             "`format` of type `text`, `json_object` (with a `schema` one that fits it), or "
-            "`json_schema` with `schema`, which the text is held to, whatever `strict` says; "
-            "with tools, the answer may be calls instead. `verbosity` is a hint; the model is not "
-            "told."
+            "`json_schema` with `schema`, to which the text is constrained whatever `strict` is; "
+            "with tools, the response may be calls instead. `verbosity` is a hint; it is not "
+            "passed to the model."
         ),
-        "max_output_tokens": "At least 1; by default, what the context has room for.",
-        "stop": "A string or up to 16; they end the answer and are no part of it.",
+        "max_output_tokens": "At least 1; by default, all that the context has room for.",
+        "stop": "A string or up to 16; each ends the response and is not part of it.",
         "stream": "Server-sent events, each with its sequence number.",
         "stream_options": "Only with `stream`. `include_obfuscation` may be false.",
-        "store": "Keeps the response on the node, for follow-ups and GET. Default true.",
+        "store": "Stores the response on the node, for follow-ups and GET. Default true.",
         "include": (
             "`reasoning.encrypted_content`: reasoning items carry their text in a form that "
-            "clients give back unread. Of what an answer never has, such as search results, "
-            "nothing is included. `message.output_text.logprobs`: the text comes with the "
-            "probabilities of its tokens, also in the stream."
+            "clients send back without reading it. `message.output_text.logprobs`: the text comes "
+            "with the log probabilities of its tokens, also in the stream. Values for what a "
+            "response here never has, such as search results, have no effect."
         ),
         "top_logprobs": (
-            "0 to 20: how many of the likeliest tokens are told with each token of the text; from "
-            "1 on, also without `include`."
+            "0 to 20: the number of likeliest tokens sent with each content token; from 1 on, also "
+            "without `include`."
         ),
-        "metadata": "Up to 16 texts, told back in the response.",
-        "enable_thinking": "For templates that know it; null leaves it to the model's settings.",
+        "metadata": "Up to 16 texts, repeated in the response.",
+        "enable_thinking": "For templates with this variable; null: the model's settings decide.",
         "chat_template_kwargs": (
-            "More variables for the template; `enable_thinking` and `reasoning.effort` go before "
+            "More variables for the template; `enable_thinking` and `reasoning.effort` override "
             "them."
         ),
     },
@@ -195,12 +193,12 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "prompt": Refusal(absent, "null", "This version of mlx-fleet has no stored prompts."),
         "context_management": Refusal(
             _is_compaction,
-            "null, empty, or of type `compaction`, a hint: the client compacts by itself",
+            "null, empty, or of type `compaction`, a hint: the client compacts the history itself",
         ),
         "prompt_cache_options": Refusal(
             _is_plain_cache,
             "null, or `mode` implicit and `ttl`",
-            "Every prompt is cached by itself.",
+            "Every prompt is cached automatically.",
         ),
         "max_tokens": renamed("max_tokens", "max_output_tokens"),
         "max_completion_tokens": renamed("max_completion_tokens", "max_output_tokens"),
@@ -226,6 +224,6 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             if name not in ("metadata", "prompt_cache_options")
         },
         "client_metadata": "A label.",
-        "image": "Says something only with images, which no model here takes.",
+        "image": "Has a meaning only with images, which no model here accepts.",
     },
 )

@@ -70,7 +70,7 @@ def resolved(items: Sequence[Item], history: History) -> list[Item]:
             if wanted not in known:
                 raise UnknownItem(
                     f"There is no item {wanted!r} here: its response was not stored, was deleted, "
-                    "gave way to newer ones, or is on another node. Send the item whole.",
+                    "was evicted for newer ones, or is on another node. Send the whole item.",
                     param=f"input[{at}].id",
                 )
             item = known[wanted]

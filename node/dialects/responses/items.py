@@ -137,7 +137,7 @@ def reasoning_text(item: Item, path: str) -> str:
             return base64.b64decode(sealed_text[len(SEAL) :], validate=True).decode()
         except (binascii.Error, ValueError):
             path = f"{path}.encrypted_content"
-            raise BadRequest(f"{path} is not as it was given out.", param=path) from None
+            raise BadRequest(f"{path} is damaged; send it back unchanged.", param=path) from None
     # Another server's encrypted content cannot be read; only its summary is left.
     return "\n\n".join(summary)
 

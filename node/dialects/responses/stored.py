@@ -24,8 +24,8 @@ Query = Mapping[str, Sequence[str]]
 def unknown_response(response_id: str) -> UnknownResponse:
     """Returns the error that there is no response with this id."""
     return UnknownResponse(
-        f"There is no response {response_id!r} here: it was not stored, was deleted, or gave way "
-        "to newer ones.",
+        f"There is no response {response_id!r} here: it was not stored, was deleted, or was "
+        "evicted for newer ones.",
         param="response_id",
     )
 

@@ -174,7 +174,9 @@ def _tool_name(value: object, path: str) -> str:
     """Returns the model's name of the chosen tool."""
     kind = _kind(value, path)
     if kind not in ("function", "custom"):
-        raise unsupported(f"a choice of {kind}, only of functions and custom tools", f"{path}.type")
+        raise unsupported(
+            f"a choice of type {kind}, only of functions and custom tools", f"{path}.type"
+        )
     chosen: _Chosen = _validated(_Chosen, value, path)
     return model_name(chosen.name, chosen.namespace)
 
@@ -304,12 +306,12 @@ def _refuse_options(body: _Function, path: str) -> None:
     if body.allowed_callers is not None and "direct" not in body.allowed_callers:
         raise unsupported("functions that only programs call", f"{path}.allowed_callers")
     if (body.model_extra or {}).get("async"):
-        raise unsupported("functions that run beside the answer", f"{path}.async")
+        raise unsupported("functions that run in parallel with the response", f"{path}.async")
 
 
 def _not_declared(kind: str, path: str) -> Unsupported:
     return Unsupported(
-        f"This version of mlx-fleet knows functions and custom tools; {kind} is none.",
+        f"This version of mlx-fleet supports functions and custom tools; {kind} is neither.",
         param=f"{path}.type",
     )
 

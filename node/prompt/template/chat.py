@@ -182,14 +182,17 @@ class ChatRenderer:
         *before, last = request.messages or ()
         marker = _free_marker([*before, last], request.tools)
         if marker is None:
-            raise BadRequest("The messages use all characters for private use.", param="messages")
+            raise BadRequest(
+                "The messages use all private-use characters that could mark their ends.",
+                param="messages",
+            )
         whole = self.apply(request, [*before, _extended(last, marker)], generation=False)
         text, _, _ = whole.rpartition(marker)
         said = "".join(_texts(last.content)) or last.reasoning
         if not said or not text.endswith(said.lstrip()):
             raise BadRequest(
-                "The model's chat template does not spell the last message so that an answer "
-                "could go on from it.",
+                "The model's chat template changes the text of the last message, so the response "
+                "cannot continue it.",
                 param="messages",
             )
         return text

@@ -114,7 +114,8 @@ class ChatTemplate:
         # A template may raise whatever a program can.
         except Exception as exc:
             raise BadRequest(
-                f"The model's chat template does not take these messages: {exc}", param="messages"
+                f"The model's chat template does not support these messages: {exc}",
+                param="messages",
             ) from exc
         text: str = texts[0]
         return text

@@ -361,7 +361,7 @@ def _content(draft: _Draft, abilities: Abilities) -> Any:
             return [{"type": "text", "text": content}]
         return content
     if not _takes_parts(draft, abilities):
-        raise BadRequest("The model's chat template takes text only.", param="messages")
+        raise BadRequest("The model's chat template supports text only.", param="messages")
     return [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
         for part in content

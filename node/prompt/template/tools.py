@@ -65,7 +65,7 @@ class TemplateTools:
             if self._probe.shows(self._turns, NAME, tools={**form(given), "name": NAME}):
                 return number
         raise BadRequest(
-            f"The model's chat template does not take the tool {given['name']}.", param="tools"
+            f"The model's chat template does not support the tool {given['name']}.", param="tools"
         )
 
 

@@ -111,7 +111,7 @@ def test_a_chain_with_a_part_gone_is_not_found(store: ResponseFile) -> None:
     store.put(response("a"), "")
     store.put(response("b", "a"), "")
     store.delete("resp_a", "")
-    with pytest.raises(PreviousResponseNotFound, match="'resp_b' goes on from 'resp_a'") as caught:
+    with pytest.raises(PreviousResponseNotFound, match="'resp_b' continues 'resp_a'") as caught:
         store.history("resp_b", (), "")
     assert (caught.value.status, caught.value.code) == (404, "previous_response_not_found")
     assert caught.value.param == "previous_response_id"

@@ -172,10 +172,10 @@ def test_a_message_alone_may_go_on() -> None:
 
 def test_a_template_that_changes_the_last_message_refuses_to_go_on() -> None:
     loud = renderer_of(OPEN.replace("{{ m.content }}", "{{ m.content | upper }}"))
-    with pytest.raises(BadRequest, match="go on from it") as caught:
+    with pytest.raises(BadRequest, match="cannot continue it") as caught:
         loud.render(going_on(USER, ANSWER))
     assert caught.value.param == "messages"
-    with pytest.raises(BadRequest, match="private use"):
+    with pytest.raises(BadRequest, match="private-use"):
         renderer_of(OPEN).render(going_on(USER, Message("assistant", "".join(MARKERS))))
 
 

@@ -23,7 +23,7 @@ def test_whatever_a_template_raises_is_a_bad_request_about_messages() -> None:
         "{{ messages[0].content + 1 }}",
         "{% if %}",
     ):
-        with pytest.raises(BadRequest, match="does not take these messages") as caught:
+        with pytest.raises(BadRequest, match="does not support these messages") as caught:
             ChatTemplate(text, {}).render([USER], None, {}, generation=False)
         assert caught.value.param == "messages"
 
