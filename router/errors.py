@@ -4,8 +4,7 @@ from errors to HTTP statuses and OpenAI error codes."""
 from collections.abc import Sequence
 from typing import Self
 
-import msgspec
-
+from node.protocol.error_envelopes import openai_envelope
 from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
 from node.protocol.paths import hint
@@ -62,17 +61,7 @@ class RouterError(Exception):
     def body(self) -> bytes:
         """The error in OpenAI's envelope, as JSON, with a `request_id` beside it if there is
         one."""
-        error: dict[str, object] = {
-            "message": self.message,
-            "type": self.kind,
-            "param": self.param,
-            "code": self.code,
-            **self.standing(),
-        }
-        body: dict[str, object] = {"error": error}
-        if self.request_id:
-            body["request_id"] = self.request_id
-        return msgspec.json.encode(body)
+        return openai_envelope(self, self.request_id or "", self.standing())
 
 
 class BadRequest(RouterError):

@@ -11,9 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.request_record import Sender
 from node.dialects.anthropic import errors
-from node.dialects.fields import openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
+from node.protocol.error_envelopes import openai_envelope
 from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
@@ -226,8 +226,8 @@ class Call:
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
     """Returns the JSON of the error in the dialect of the path."""
-    spell = errors.error_body if is_anthropic(path) else openai_errors.error_body
-    return spell(error, request_id)
+    envelope = errors.error_body if is_anthropic(path) else openai_envelope
+    return envelope(error, request_id)
 
 
 def refusal_body(refusal: Refusal, path: str) -> bytes:

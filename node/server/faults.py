@@ -18,7 +18,10 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from node.errors import NodeError
+from node.protocol.event_stream import event
 from node.protocol.messages import HEADER_REQUEST_ID
+from node.server.call import error_body
 from node.settings import Settings
 
 PREFIX = "/v1/"
@@ -26,7 +29,7 @@ CONTROL_PATH = "/scripted"
 RECORDS_PATH = "/scripted/records"
 KEPT_RECORDS = 10_000
 MAX_CONTROL_BYTES = 64 * 1024
-MALFORMED_LINE = b'data: {"broken": \n\n'
+MALFORMED_LINE = event(b'{"broken": ')
 
 _CODES = {429: "rate_limit_exceeded", 409: "model_busy"}
 
@@ -106,7 +109,7 @@ class _Faults:
         try:
             await call.wait(self._switches.headers_delay_s)
             if self._fails():
-                await self._refuse(call)
+                await self._refuse(call, record.path)
             else:
                 # The client may have disconnected; the agent still gets the request and the
                 # disconnect.
@@ -123,20 +126,17 @@ class _Faults:
         self._failures_left -= self._failures_left > 0
         return True
 
-    async def _refuse(self, call: "_Call") -> None:
-        status = self._switches.fail_status or 500
-        error = {
-            "message": "The script asked for this failure.",
-            "type": "server_error",
-            "param": None,
-            "code": _CODES.get(status, "scripted_failure"),
-        }
+    async def _refuse(self, call: "_Call", path: str) -> None:
+        error = NodeError("The script requests this failure.")
+        error.status = self._switches.fail_status or 500
+        error.code = _CODES.get(error.status, "scripted_failure")
+        body = msgspec.Raw(error_body(path, error))
         headers = []
         if self._switches.retry_after_s is not None:
             headers.append((b"retry-after", str(self._switches.retry_after_s).encode()))
         await call.body_read.wait()
         with contextlib.suppress(_ConnectionDropped):
-            await _answer(call.send, status, {"error": error}, headers)
+            await _answer(call.send, error.status, body, headers)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope):
@@ -243,10 +243,10 @@ class _Call:
         if _is_reached(switches.close_after_chunks, self._chunks):
             # A server closes the connection if the application returns in the middle of a response.
             self._messages.put_nowait({"type": "http.disconnect"})
-            raise _ConnectionDropped("The script asked to drop the connection.")
+            raise _ConnectionDropped("The script requests a closed connection.")
         if _is_reached(switches.stall_after_chunks, self._chunks):
             await self._left.wait()
-            raise _ConnectionDropped("The caller left the stalled answer.")
+            raise _ConnectionDropped("The client disconnected from the stalled response.")
         garbles = self._is_stream and not self._garbled
         if garbles and _is_reached(switches.malformed_after_chunks, self._chunks):
             self._garbled = True

@@ -3,9 +3,7 @@ events as JSON; `router.client.sse` makes them events."""
 
 from enum import StrEnum
 
-import msgspec
-
-from node.protocol.errors import anthropic_kind
+from node.protocol.error_envelopes import anthropic_envelope, response_error
 from node.protocol.overflow import ANTHROPIC_WORDS
 from router.errors import ContextTooLong, RouterError
 from serving.http.refusals import Refusal
@@ -16,9 +14,6 @@ class Dialect(StrEnum):
     RESPONSES = "responses"
     """OpenAI's, with other events."""
     ANTHROPIC = "anthropic"
-
-
-_encode = msgspec.json.encode
 
 
 def dialect_of(path: str) -> Dialect:
@@ -56,31 +51,15 @@ def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -
     counts events."""
     if dialect is Dialect.RESPONSES:
         told = {"code": error.code, "message": error.message, "param": error.param}
-        return response_event(error.kind, {**told, **error.standing()}, sequence_number)
+        return response_error(error.kind, {**told, **error.standing()}, sequence_number)
     return error_body(error, dialect)
 
 
-def response_event(kind: str, told: dict[str, object], sequence_number: int) -> bytes:
-    """What the error event of a response stream says: `told` twice, since OpenAI's clients look
-    for it in the event, and Codex in an `error` within it."""
-    numbered = {"sequence_number": sequence_number, "error": {"type": kind, **told}}
-    return _encode({"type": "error", **told, **numbered})
-
-
 def _anthropic_body(error: RouterError) -> bytes:
-    kind = anthropic_kind(error.status)
-    told = {"type": kind, "message": _anthropic_message(error), **error.standing()}
-    body: dict[str, object] = {"type": "error", "error": told}
-    if error.request_id:
-        body["request_id"] = error.request_id
-    return _encode(body)
-
-
-def _anthropic_message(error: RouterError) -> str:
-    message = error.message
+    message: str | None = None
     if isinstance(error, ContextTooLong):
         overflow = error.overflow
-        return f"{ANTHROPIC_WORDS}: {message}" if overflow is None else overflow.anthropic
-    if error.param and error.param not in message:
-        return f"{error.param}: {message}"
-    return message
+        own_words = f"{ANTHROPIC_WORDS}: {error.message}"
+        message = own_words if overflow is None else overflow.anthropic
+    more = error.standing()
+    return anthropic_envelope(error, error.request_id or "", message=message, more=more)

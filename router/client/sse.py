@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from node.protocol import comments
+from node.protocol.error_envelopes import response_error
 from node.protocol.errors import BROKEN_CALL
-from router.client.error_dialects import Dialect, event_body, response_event
+from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event
+from router.client.error_dialects import Dialect, event_body
 from router.client.overflow_words import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.types import Loading, Queued
 
-PING = b": keep-alive\n\n"
-_ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 MAX_HELD_BYTES = 64 * 1024
 """A longer event is passed on in parts."""
 MAX_ERROR_BYTES = 1024 * 1024
@@ -94,12 +94,12 @@ def ping(dialect: Dialect, waits_for: Queued | Loading | None = None) -> bytes:
     comment = _comment(waits_for)
     if dialect is not Dialect.ANTHROPIC:
         return comment
-    return _ANTHROPIC_PING if waits_for is None else comment + _ANTHROPIC_PING
+    return ANTHROPIC_PING if waits_for is None else comment + ANTHROPIC_PING
 
 
 def _comment(waits_for: Queued | Loading | None) -> bytes:
     if waits_for is None:
-        return PING
+        return KEEP_ALIVE
     if isinstance(waits_for, Queued):
         return b": waiting, position %d, about %.0f s\n\n" % (
             waits_for.position,
@@ -258,7 +258,7 @@ def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> b
             if not isinstance(error, _ErrorFields) or error.message is None:
                 return None
             told = {"code": error.code, "message": error.message, "param": error.param}
-            return response_event(error.type or otherwise.kind, told, 0)
+            return response_error(error.type or otherwise.kind, told, 0)
         fields = _decode_fields(body)
     except _BROKEN:
         return None
@@ -276,8 +276,7 @@ def fleet_comment(node: str, model: str, cached: bytes = b"", ignored: bytes = b
 
 
 def _event(body: bytes, dialect: Dialect) -> bytes:
-    name = b"" if dialect is Dialect.OPENAI else b"event: error\n"
-    return name + b"data: " + body + b"\n\n"
+    return event(body, "" if dialect is Dialect.OPENAI else "error")
 
 
 def _end_of_silence(events: bytes) -> int:

@@ -15,7 +15,6 @@ from node.dialects.anthropic.errors import error_body as anthropic_error_body
 from node.dialects.base import AnswerHead, Asked, Collected, Writer
 from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
-from node.dialects.fields.openai_errors import error_body as openai_error_body
 from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.body import read_responses
 from node.dialects.responses.stored import (
@@ -26,6 +25,7 @@ from node.dialects.responses.stored import (
 )
 from node.errors import EngineFault, UnknownModel
 from node.ipc.messages import Accepted, PartKind
+from node.protocol.error_envelopes import openai_envelope
 from node.protocol.models import ModelCard, models_body
 from tests.conformance.answers import SAMPLES, USAGE, Sample
 from tests.conformance.result import Result
@@ -315,7 +315,7 @@ def check_failure(schemas: Schemas, dialect: Dialect) -> None:
 def check_bodies(schemas: Schemas) -> None:
     """Errors, the models, and counted tokens."""
     error = UnknownModel(param="model")
-    schemas.check("error", json.loads(openai_error_body(error, "req_1")), ("ErrorResponse",))
+    schemas.check("error", json.loads(openai_envelope(error, "req_1")), ("ErrorResponse",))
     schemas.check(
         "error", json.loads(anthropic_error_body(error, "req_1")), ("anthropic.ErrorResponse",)
     )

@@ -14,6 +14,7 @@ from node.dialects.anthropic.signature import carrying_signature, hashed_signatu
 from node.dialects.base import AnswerHead, Collected
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
+from node.protocol.event_stream import ANTHROPIC_PING, event
 from node.protocol.messages import FinishReason
 
 
@@ -43,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 class MessageWriter:
     """Serializes one response of `/v1/messages`."""
 
-    silence = b'event: ping\ndata: {"type":"ping"}\n\n'
+    silence = ANTHROPIC_PING
 
     def __init__(self, head: AnswerHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
         """`diagnosed`: the request wants the reason of a cache miss, to which the answer is always
@@ -95,8 +96,7 @@ class MessageWriter:
         return self._start() + self._end_block() + _event(delta) + _MESSAGE_STOP
 
     def error(self, error: NodeError) -> bytes:
-        body = error_body(error, "req_" + self._head.request_id)
-        return b"event: error\ndata: " + body + b"\n\n"
+        return event(error_body(error, "req_" + self._head.request_id), "error")
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
@@ -225,4 +225,4 @@ def _usage(usage: RowUsage | None) -> dict[str, object]:
 
 
 def _event(body: dict[str, object]) -> bytes:
-    return b"event: " + str(body["type"]).encode() + b"\ndata: " + _encode(body) + b"\n\n"
+    return event(_encode(body), str(body["type"]))

@@ -9,10 +9,11 @@ import msgspec
 from node.dialects.base import AnswerHead, Collected, Segment
 from node.dialects.fields.custom_input import InputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
-from node.dialects.fields.openai_body import DONE, KEEP_ALIVE, usage_fields
-from node.dialects.fields.openai_errors import error_body
+from node.dialects.fields.openai_body import usage_fields
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
+from node.protocol.error_envelopes import openai_envelope
+from node.protocol.event_stream import DONE, KEEP_ALIVE, event
 from node.protocol.messages import FinishReason
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
@@ -140,7 +141,7 @@ class ChatAnswer:
         return b"".join(pieces)
 
     def error(self, error: NodeError) -> bytes:
-        return b"data: " + error_body(error) + b"\n\n"
+        return event(openai_envelope(error))
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""

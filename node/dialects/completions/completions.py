@@ -21,20 +21,19 @@ from node.dialects.fields.field_table import (
 )
 from node.dialects.fields.logprobs import TextOffsets
 from node.dialects.fields.openai_body import (
-    DONE,
-    KEEP_ALIVE,
     NOTES,
     REFUSED,
     OpenAIBody,
     usage_fields,
     wants_usage,
 )
-from node.dialects.fields.openai_errors import error_body
 from node.dialects.fields.refusals import BUDGETS_ELSEWHERE, IGNORED, renamed
 from node.dialects.fields.sampling import Count, sampling_params, stop_strings, token_limit
 from node.dialects.fields.thinking import THINKING_FIELDS
 from node.errors import BadRequest, NodeError, Unsupported
 from node.ipc.messages import Accepted, Delta, Part
+from node.protocol.error_envelopes import openai_envelope
+from node.protocol.event_stream import DONE, KEEP_ALIVE, event
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
@@ -223,7 +222,7 @@ class CompletionAnswer:
         return body + DONE
 
     def error(self, error: NodeError) -> bytes:
-        return b"data: " + error_body(error) + b"\n\n"
+        return event(openai_envelope(error))
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""

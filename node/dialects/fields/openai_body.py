@@ -13,9 +13,6 @@ from node.dialects.fields.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.errors import BadRequest, EngineFault
 from node.ipc.messages import RowUsage
 
-KEEP_ALIVE = b": keep-alive\n\n"
-DONE = b"data: [DONE]\n\n"
-
 
 class StreamOptions(Lenient):
     include_usage: bool | None = None

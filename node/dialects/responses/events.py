@@ -9,7 +9,6 @@ import msgspec
 from node.dialects.base import AnswerHead, Collected, Segment
 from node.dialects.fields.custom_input import InputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
-from node.dialects.fields.openai_body import KEEP_ALIVE
 from node.dialects.responses.answer import (
     STATUS,
     ItemSpeller,
@@ -24,6 +23,8 @@ from node.dialects.responses.answer import (
 from node.dialects.responses.items import Item, is_hosted, stored_item
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
+from node.protocol.error_envelopes import response_error
+from node.protocol.event_stream import KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
@@ -101,7 +102,7 @@ class _OpenItem:
         is_content = self.kind is PartKind.CONTENT
         self.middle = b',"logprobs":[]' + _NUMBER if is_content else _NUMBER
         delta = (self.call_event if events is None else events.text) + ".delta"
-        self.head = _event_head(delta) + _encode({"type": delta, **self.place})[:-1] + b',"delta":'
+        self.head = event_head(delta) + _encode({"type": delta, **self.place})[:-1] + b',"delta":'
 
     @property
     def call_event(self) -> str:
@@ -181,9 +182,8 @@ class ResponseWriter:
         pieces: list[bytes] = []
         if not self._number:
             fields = {"code": error.code, "message": error.message, "param": error.param}
-            # Clients look for these in either place.
-            self._add(pieces, "error", {**fields, "error": {"type": error.kind, **fields}})
-            return b"".join(pieces)
+            self._number += 1
+            return event(response_error(error.kind, fields, 0), "error")
         self._end_item(pieces, "incomplete")
         self._final = self._object.spell("failed", self._output, error=error)
         self._add(pieces, _FINAL_EVENT["failed"], {"response": msgspec.Raw(self._final)})
@@ -331,10 +331,6 @@ class ResponseWriter:
         self._add(pieces, events.part + ".done", part)
 
     def _add(self, pieces: list[bytes], kind: str, fields: dict[str, Any]) -> None:
-        event = {"type": kind, "sequence_number": self._number, **fields}
+        data = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
-        pieces += (_event_head(kind), _encode(event), b"\n\n")
-
-
-def _event_head(kind: str) -> bytes:
-    return b"event: " + kind.encode() + b"\ndata: "
+        pieces.append(event(_encode(data), kind))

@@ -15,6 +15,7 @@ from node.dialects.responses.body import read_responses
 from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, Progress, RowUsage
+from node.protocol.event_stream import ANTHROPIC_PING
 from node.protocol.messages import FinishReason
 from node.server.stream import EventStream, collect
 from tests.node.serving import chat_body, data_of
@@ -170,7 +171,7 @@ async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -
 
 async def test_a_dialect_whose_silence_is_an_event_has_the_comments_beside_it() -> None:
     asked = read_messages(json.dumps({**chat_body(stream=True), "max_tokens": 9}).encode())
-    wire, ping = Wire(), b'event: ping\ndata: {"type":"ping"}\n\n'
+    wire, ping = Wire(), ANTHROPIC_PING
     steps: tuple[Batch, ...] = (
         [],
         ModelAwaited("m", 0.5),

@@ -1,0 +1,62 @@
+"""Errors as JSON in each dialect, for both router and agent."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from node.protocol.errors import anthropic_kind
+
+_encode = msgspec.json.Encoder().encode
+_NOTHING: Mapping[str, Any] = {}
+
+
+class Failure(Protocol):
+    """The fields that envelopes need of an error of the router or the agent."""
+
+    status: int
+    """HTTP status."""
+    kind: str
+    """OpenAI's `type`."""
+    code: str
+    param: str | None
+
+    @property
+    def message(self) -> str: ...
+
+
+def openai_envelope(
+    error: Failure, request_id: str = "", more: Mapping[str, Any] = _NOTHING
+) -> bytes:
+    """Returns the error in OpenAI's envelope. `more` are further members of the error;
+    `request_id`, unless empty, is a sibling of it."""
+    fields = {"message": error.message, "type": error.kind, "param": error.param}
+    return _encode(_body({"error": {**fields, "code": error.code, **more}}, request_id))
+
+
+def anthropic_envelope(
+    error: Failure,
+    request_id: str = "",
+    *,
+    message: str | None = None,
+    more: Mapping[str, Any] = _NOTHING,
+) -> bytes:
+    """Returns the error in Anthropic's envelope, whose type follows from the status. `message` is
+    the text if it has its own in this dialect; otherwise the error's, which names the field at
+    fault, since the envelope has no member for it."""
+    if message is None:
+        is_named = not error.param or error.param in error.message
+        message = error.message if is_named else f"{error.param}: {error.message}"
+    fields = {"type": anthropic_kind(error.status), "message": message, **more}
+    return _encode(_body({"type": "error", "error": fields}, request_id))
+
+
+def response_error(kind: str, fields: Mapping[str, Any], sequence_number: int) -> bytes:
+    """Returns the data of the event `error` of `/v1/responses`, with `fields` twice: OpenAI's
+    clients read them from the event, and Codex from an `error` within it."""
+    numbered = {"sequence_number": sequence_number, "error": {"type": kind, **fields}}
+    return _encode({"type": "error", **fields, **numbered})
+
+
+def _body(body: dict[str, object], request_id: str) -> dict[str, object]:
+    return {**body, "request_id": request_id} if request_id else body

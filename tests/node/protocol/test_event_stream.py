@@ -1,0 +1,22 @@
+"""Router and agent frame their events alike, and send the same bytes in an idle interval."""
+
+from node.dialects.anthropic.answer import MessageWriter
+from node.dialects.chat.answer import ChatAnswer
+from node.dialects.completions.completions import CompletionAnswer
+from node.dialects.responses.events import ResponseWriter
+from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event, event_head
+from router.client import sse
+from router.client.error_dialects import Dialect
+
+
+def test_an_event_has_its_data_and_perhaps_a_type() -> None:
+    assert event(b"{}") == b"data: {}\n\n"
+    assert event(b"{}", "error") == b"event: error\ndata: {}\n\n"
+    assert event_head("error") + b"{}\n\n" == event(b"{}", "error")
+
+
+def test_an_idle_interval_looks_the_same_from_both_sides() -> None:
+    assert MessageWriter.silence == sse.ping(Dialect.ANTHROPIC) == ANTHROPIC_PING
+    for writer in (ChatAnswer, CompletionAnswer, ResponseWriter):
+        assert writer.silence == KEEP_ALIVE
+    assert sse.ping(Dialect.OPENAI) == sse.ping(Dialect.RESPONSES) == KEEP_ALIVE
