@@ -77,7 +77,7 @@ class Tool:
     pattern: str | None = None
     """For a custom tool: the pattern that all of its text must match. The template does not show
     it."""
-    is_unheld: bool = False
+    is_unenforceable: bool = False
     """True if the text has a grammar that the engine cannot enforce, so that no call is forced."""
 
     @property
@@ -91,7 +91,7 @@ class Tool:
         return given if isinstance(given, Mapping) else {}
 
     @property
-    def held_parameters(self) -> Mapping[str, Any]:
+    def constrained_parameters(self) -> Mapping[str, Any]:
         """The schema that constrains the arguments of a call."""
         shown = self.parameters
         if self.pattern is None:

@@ -74,7 +74,7 @@ def _kinds() -> dict[str, dict[str, tuple[str, str]]]:
         for name in field_names(table):
             found.setdefault(name, {})[path] = "applied", table.notes[name]
         for name, refusal in table.refused.items():
-            text = f"{refusal.taken}. {refusal.why}".strip()
+            text = f"{refusal.accepted}. {refusal.why}".strip()
             found.setdefault(name, {})[path] = "refused", text
         for name, why in table.ignored.items():
             found.setdefault(name, {})[path] = "ignored", why

@@ -106,7 +106,7 @@ class Writer(Protocol):
     one `ending` for each choice, or `error`; or, for stream=false, `whole`.
     """
 
-    silence: bytes
+    keep_alive: bytes
     """Sent in an idle interval of a stream: a comment line, or a ping event."""
 
     def accepted(self, accepted: Accepted) -> None:
@@ -130,7 +130,7 @@ class Writer(Protocol):
         choices together."""
 
 
-class Asked(Protocol):
+class DialectRequest(Protocol):
     """A parsed and validated request body."""
 
     @property

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain as chained
 
-from node.prompt.template.item_ends import Place, Places, Stretch
+from node.prompt.template.item_ends import ItemSpan, PromptLayout, Stretch
 from node.protocol.prefix import Chain
 
 SLACK_LENGTH = 32
@@ -12,29 +12,29 @@ SLACK_LENGTH = 32
 cut."""
 
 
-def bind(chain: Chain, places: Places | None) -> "array[int]":
+def position_tokens(chain: Chain, layout: PromptLayout | None) -> "array[int]":
     """Returns for each position of the chain, ascending, a number of first tokens that all prompts
-    through that position have in common; a lower bound. `places` is the layout of the same body's
+    through that position have in common; a lower bound. `layout` is the layout of the same body's
     prompt, None if unknown."""
     counts = array("I", [0]) * len(chain)
-    if places is None:
+    if layout is None:
         return counts
     done = least = 0
     stops = chained([chain.preamble], chain.items)
-    for number, (stop, place) in enumerate(
-        zip(stops, chained([places.preamble], places.items), strict=False)
+    for number, (stop, span) in enumerate(
+        zip(stops, chained([layout.preamble], layout.items), strict=False)
     ):
         if stop == done:
             continue
         begin = chain.sizes[done - 1] if done else 0
         if not number:
             # Tools come first, and where the prompt has them is unknown.
-            begin = chain.sizes[stop - 1] - place.form_bytes
+            begin = chain.sizes[stop - 1] - span.form_bytes
         inner = [size - begin for size in chain.sizes[done : stop - 1]]
-        for at, length in enumerate(_lengths(inner, place, places), start=done):
-            least = max(least, places.tokens_within(length))
+        for at, length in enumerate(_lengths(inner, span, layout), start=done):
+            least = max(least, layout.tokens_within(length))
             counts[at] = least
-        least = max(least, places.tokens_within(place.end))
+        least = max(least, layout.tokens_within(span.end))
         counts[stop - 1] = least
         done = stop
     for at in range(done, len(chain)):
@@ -42,14 +42,14 @@ def bind(chain: Chain, places: Places | None) -> "array[int]":
     return counts
 
 
-def _lengths(offsets: Sequence[int], place: Place, places: Places) -> list[int]:
+def _lengths(offsets: Sequence[int], span: ItemSpan, layout: PromptLayout) -> list[int]:
     """Returns, for ascending byte offsets in an item's canonical form, the number of characters of
     the prompt's text that all prompts with the same bytes before the offset share."""
     lengths = [0] * len(offsets)
-    for stretch in place.stretches:
+    for stretch in span.stretches:
         inner = [offset - stretch.ahead_bytes for offset in offsets]
         first = next((i for i, offset in enumerate(inner) if offset > 0), len(inner))
-        lengths[first:] = _characters(inner[first:], stretch, places.text)
+        lengths[first:] = _characters(inner[first:], stretch, layout.text)
     return lengths
 
 

@@ -16,7 +16,7 @@ class LateChain:
         self._is_long = is_long
         self.chain: Chain | None = None
 
-    async def made(self) -> Chain | None:
+    async def compute(self) -> Chain | None:
         """Returns the chain; computes it on the first call."""
         make, self._make = self._make, None
         if make is not None:

@@ -19,8 +19,8 @@ def is_longer(request: TextRequest, length: int) -> bool:
     return length < 0
 
 
-def may_overflow(asked: RenderRequest) -> bool:
+def may_overflow(render_request: RenderRequest) -> bool:
     """True if the prompt may be longer than the model's context, given that a token has at least
     one character."""
-    context_tokens = asked.context_tokens
-    return context_tokens is not None and is_longer(asked.request, context_tokens)
+    context_tokens = render_request.context_tokens
+    return context_tokens is not None and is_longer(render_request.request, context_tokens)

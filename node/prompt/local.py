@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from node.parsing.selection import Formats
-from node.prompt.chain_positions import bind
+from node.prompt.chain_positions import position_tokens
 from node.prompt.length import is_longer
 from node.prompt.prompt import Prompt, RenderRequest
 from node.prompt.scripted_tokens import ScriptedRenderer
@@ -38,18 +38,23 @@ class LocalRenderer:
     async def close(self) -> None:
         """Does nothing: there is no process to end."""
 
-    async def render(self, asked: RenderRequest) -> Prompt:
+    async def render(self, render_request: RenderRequest) -> Prompt:
         """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, or `TooManyWaiting`."""
-        make = self._renderer.render_shared if asked.shared else self._renderer.render
-        prompt = await self._run(asked, lambda: make(asked.request, asked.context_tokens))
-        chain = None if asked.chain is None else await asked.chain.made()
+        make = self._renderer.render_shared if render_request.shared else self._renderer.render
+        prompt = await self._run(
+            render_request, lambda: make(render_request.request, render_request.context_tokens)
+        )
+        chain = None if render_request.chain is None else await render_request.chain.compute()
         if chain is None:
             return prompt
-        places = prompt.places
-        return replace(prompt, positions=await self._run(asked, lambda: bind(chain, places)))
+        layout = prompt.layout
+        return replace(
+            prompt,
+            positions=await self._run(render_request, lambda: position_tokens(chain, layout)),
+        )
 
-    async def _run(self, asked: RenderRequest, work: Callable[[], T]) -> T:
-        if not is_longer(asked.request, THREAD_LENGTH):
+    async def _run(self, render_request: RenderRequest, work: Callable[[], T]) -> T:
+        if not is_longer(render_request.request, THREAD_LENGTH):
             return work()
-        async with self._turns.acquired(asked.caller, 1):
+        async with self._turns.acquired(render_request.caller, 1):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)

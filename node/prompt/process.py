@@ -23,9 +23,9 @@ from node.prompt.wire import (
 )
 from serving.units import gib
 
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 """Seconds between two polls of the memory of a process that has not answered."""
-LEFT_S = 1.0
+ABANDONED_S = 1.0
 """Seconds that a process may continue with a command whose caller has gone."""
 
 
@@ -44,7 +44,7 @@ class RenderLimits:
     memory_bytes: int = 2 * 1024**3
 
 
-class TooMuch(Exception):
+class RenderLimitExceeded(Exception):
     """The process exceeded a limit and has been ended. The message completes a sentence, as in
     `takes more than 20 s`."""
 
@@ -94,9 +94,10 @@ class RenderProcess:
     def memory_bytes(self) -> int:
         return process_bytes(self.pid)
 
-    async def ask(self, command: Command, limit_s: float, memory_bytes: int) -> Answer:
+    async def run(self, command: Command, limit_s: float, memory_bytes: int) -> Answer:
         """Sends a command and returns its answer. If the caller is cancelled, the command continues
-        for a moment, after which the process is ended. Raises `TooMuch` or `RenderProcessDied`."""
+        for a moment, after which the process is ended. Raises `RenderLimitExceeded` or
+        `RenderProcessDied`."""
         await self.settled()
         if not self.alive:
             raise RenderProcessDied
@@ -105,7 +106,7 @@ class RenderProcess:
         try:
             return await self._within(answer, limit_s, memory_bytes)
         except asyncio.CancelledError:
-            self._leftover = asyncio.create_task(self._let_end(answer, memory_bytes))
+            self._leftover = asyncio.create_task(self._finish_abandoned(answer, memory_bytes))
             raise
 
     async def close(self) -> None:
@@ -120,7 +121,7 @@ class RenderProcess:
         self, answer: asyncio.Task[Answer], limit_s: float, memory_bytes: int
     ) -> Answer:
         late_s = time.monotonic() + limit_s
-        while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
+        while not (await asyncio.wait({answer}, timeout=POLL_INTERVAL_S))[0]:
             if time.monotonic() > late_s:
                 reason = f"takes more than {limit_s:g} s"
             elif self.memory_bytes() > memory_bytes:
@@ -130,12 +131,12 @@ class RenderProcess:
             self._end()
             with contextlib.suppress(RenderProcessDied):
                 await answer
-            raise TooMuch(reason)
+            raise RenderLimitExceeded(reason)
         return answer.result()
 
-    async def _let_end(self, answer: asyncio.Task[Answer], memory_bytes: int) -> None:
-        with contextlib.suppress(TooMuch, RenderProcessDied):
-            await self._within(answer, LEFT_S, memory_bytes)
+    async def _finish_abandoned(self, answer: asyncio.Task[Answer], memory_bytes: int) -> None:
+        with contextlib.suppress(RenderLimitExceeded, RenderProcessDied):
+            await self._within(answer, ABANDONED_S, memory_bytes)
 
     async def _read(self) -> Answer:
         try:

@@ -8,7 +8,7 @@ from typing import Protocol
 from node.errors import BadRequest, ContextTooLong
 from node.parsing.selection import Formats
 from node.prompt.late_chain import LateChain
-from node.prompt.template.item_ends import Places, whole_text
+from node.prompt.template.item_ends import PromptLayout, whole_text_layout
 from node.prompt.tokenize import TooManyTokens
 from node.protocol.overflow import Overflow
 from node.request import TextRequest
@@ -25,11 +25,11 @@ class Prompt:
     formats: Formats = Formats()
     """Formats of the response; empty for a completion."""
     tail: str = ""
-    places: Places | None = field(default=None, compare=False, repr=False)
+    layout: PromptLayout | None = field(default=None, compare=False, repr=False)
     """Layout of the body's items in the prompt, for the process that makes it; None if unknown."""
     positions: "array[int]" = field(default_factory=lambda: array("I"), compare=False)
-    """Token counts of the positions of the request's chain, as `bind` returns them; empty without a
-    chain."""
+    """Token counts of the positions of the request's chain, as `position_tokens` returns them;
+    empty without a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,18 @@ class Renderer(Protocol):
 def text_prompt(
     tokens: tuple[int, ...], text: str = "", within: Callable[[int], int] | None = None
 ) -> Prompt:
-    """Makes the prompt of a completion. `within` is `Places.tokens_within`, None if unknown."""
+    """Makes the prompt of a completion. `within` is `PromptLayout.tokens_within`, None if
+    unknown."""
     if not tokens:
         raise BadRequest("The prompt is empty.", param="prompt")
-    return Prompt(tokens, places=None if within is None else whole_text(text, len(text), within))
+    return Prompt(
+        tokens, layout=None if within is None else whole_text_layout(text, len(text), within)
+    )
 
 
 def ids_prompt(tokens: tuple[int, ...]) -> Prompt:
     """Makes a prompt of token ids, each of which has four bytes in a prefix hash chain."""
-    return Prompt(tokens, places=whole_text("", 4 * len(tokens), lambda length: length // 4))
+    return Prompt(tokens, layout=whole_text_layout("", 4 * len(tokens), lambda length: length // 4))
 
 
 Make = Callable[[TextRequest, int | None], Prompt]
@@ -83,7 +86,7 @@ Make = Callable[[TextRequest, int | None], Prompt]
 prompt that exceeds the limit after all."""
 
 
-def fitting(make: Make, request: TextRequest, context_tokens: int | None) -> Prompt:
+def within_context(make: Make, request: TextRequest, context_tokens: int | None) -> Prompt:
     """Returns the prompt made by `make`, if it leaves room for a token of the response. Raises
     `ContextTooLong`."""
     if context_tokens is None:

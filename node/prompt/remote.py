@@ -17,20 +17,20 @@ from node.errors import (
 from node.ipc.child_process import ChildProcess
 from node.parsing.selection import Formats
 from node.prompt.late_chain import LateChain
-from node.prompt.process import RenderLimits, RenderProcess, RenderProcessDied, TooMuch
+from node.prompt.process import RenderLimitExceeded, RenderLimits, RenderProcess, RenderProcessDied
 from node.prompt.prompt import Prompt, RenderRequest
 from node.prompt.wire import (
     Answer,
-    Bind,
-    Bound,
     Command,
+    CountPositions,
     Failed,
     Opened,
     OpenTemplate,
     OpenTokeniser,
-    Refused,
+    PositionCounts,
     Render,
     Rendered,
+    RenderRefused,
     unpack,
 )
 from serving.fair_shares import FairShares
@@ -74,14 +74,16 @@ class RemoteRenderer:
             await asyncio.wait({opening})
             opening.result()
 
-    async def render(self, asked: RenderRequest) -> Prompt:
+    async def render(self, render_request: RenderRequest) -> Prompt:
         """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`,
         or `TooManyWaiting` if the same caller already has too many prompts waiting."""
-        async with self._turns.acquired(asked.caller, 1):
+        async with self._turns.acquired(render_request.caller, 1):
             process = await self._ready()
-            prompt = await self._rendered(process, asked)
-            if asked.chain is not None:
-                prompt = replace(prompt, positions=await self._positions(process, asked.chain))
+            prompt = await self._rendered(process, render_request)
+            if render_request.chain is not None:
+                prompt = replace(
+                    prompt, positions=await self._positions(process, render_request.chain)
+                )
             if process.memory_bytes() > self._limits.memory_bytes // 2:
                 # The process would not return the memory that a long prompt took.
                 await self._end()
@@ -127,16 +129,16 @@ class RemoteRenderer:
         name, limits = self._folder.name, self._limits
         tokeniser, template = OpenTokeniser(self._folder), OpenTemplate(self._wanted)
         try:
-            answer = await process.ask(tokeniser, limits.tokeniser_s, limits.memory_bytes)
+            answer = await process.run(tokeniser, limits.tokeniser_s, limits.memory_bytes)
             self._check_opened(answer)
-        except TooMuch as exc:
+        except RenderLimitExceeded as exc:
             raise LoadFailure(f"The load of the tokeniser of {name} {exc}.") from exc
         except RenderProcessDied as exc:
             raise LoadFailure(f"The load of the tokeniser of {name} ended its process.") from exc
         try:
-            answer = await process.ask(template, limits.template_s, limits.memory_bytes)
+            answer = await process.run(template, limits.template_s, limits.memory_bytes)
             self._check_opened(answer)
-        except TooMuch as exc:
+        except RenderLimitExceeded as exc:
             raise LoadFailure(
                 f"The chat template of {name} {exc} for a few short chats: it does not end, or its "
                 "text does not."
@@ -157,11 +159,13 @@ class RemoteRenderer:
 
     # --- one prompt --------------------------------------------------------------------------
 
-    async def _rendered(self, process: RenderProcess, asked: RenderRequest) -> Prompt:
-        request = asked.request
+    async def _rendered(self, process: RenderProcess, render_request: RenderRequest) -> Prompt:
+        request = render_request.request
         try:
-            answer = await self._ask(process, Render(request, asked.context_tokens, asked.shared))
-        except TooMuch as exc:
+            answer = await self._run(
+                process, Render(request, render_request.context_tokens, render_request.shared)
+            )
+        except RenderLimitExceeded as exc:
             what = "chat template" if request.messages is not None else "tokeniser"
             raise BadRequest(
                 f"The model's {what} {exc} for this prompt.", param=request.prompt_field
@@ -169,31 +173,32 @@ class RemoteRenderer:
         match answer:
             case Rendered():
                 return _prompt(answer)
-            case Refused(message, param, overflow) if overflow is not None:
+            case RenderRefused(message, param, overflow) if overflow is not None:
                 raise ContextTooLong(overflow, message, param=param)
-            case Refused(message, param):
+            case RenderRefused(message, param):
                 raise BadRequest(message, param=param)
-        raise _unlike(answer)
+        raise _unexpected(answer)
 
     async def _positions(self, process: RenderProcess, late_chain: LateChain) -> "array[int]":
-        chain = await late_chain.made()
+        chain = await late_chain.compute()
         if chain is None:
             return array("I")
         try:
-            answer = await self._ask(process, Bind(chain))
-        except TooMuch as exc:
+            answer = await self._run(process, CountPositions(chain))
+        except RenderLimitExceeded as exc:
             raise RendererDied from exc
-        if isinstance(answer, Bound):
+        if isinstance(answer, PositionCounts):
             counts = unpack(answer.counts)
             if len(counts) == len(chain):
                 return counts
-        raise _unlike(answer)
+        raise _unexpected(answer)
 
-    async def _ask(self, process: RenderProcess, command: Command) -> Answer:
-        """Sends a command within the limits for one prompt. Raises `TooMuch` or `RendererDied`."""
+    async def _run(self, process: RenderProcess, command: Command) -> Answer:
+        """Sends a command within the limits for one prompt. Raises `RenderLimitExceeded` or
+        `RendererDied`."""
         limits = self._limits
         try:
-            return await process.ask(command, limits.render_s, limits.memory_bytes)
+            return await process.run(command, limits.render_s, limits.memory_bytes)
         except RenderProcessDied:
             raise RendererDied from None
 
@@ -209,6 +214,6 @@ def _prompt(answer: Rendered) -> Prompt:
     )
 
 
-def _unlike(answer: Answer) -> NodeError:
+def _unexpected(answer: Answer) -> NodeError:
     """Returns the error for an answer that does not belong to the command."""
     return NodeError(answer.reason) if isinstance(answer, Failed) else RendererDied()

@@ -11,11 +11,11 @@ from typing import Any
 
 from node.errors import BadRequest, LoadFailure
 from node.parsing.selection import AUTO, NONE, Formats, select_formats
-from node.prompt.prompt import Prompt, fitting, ids_prompt, text_prompt
-from node.prompt.template.cache_boundaries import boundaries, find_chat_places, reusable_tokens
-from node.prompt.template.chat import ANSWER, Chat, ChatRenderer, gives_reasoning
+from node.prompt.prompt import Prompt, ids_prompt, text_prompt, within_context
+from node.prompt.template.cache_boundaries import boundaries, find_chat_layout, reusable_tokens
+from node.prompt.template.chat import ANSWER, Chat, ChatRenderer, returns_reasoning
 from node.prompt.template.chat_template import ChatTemplate, import_transformers
-from node.prompt.template.dropped import Encode, find_dropped, parts_of_answers
+from node.prompt.template.dropped import Encode, find_dropped, find_part_markers
 from node.prompt.tokenize import PromptEncoder, TooManyTokens
 from node.request import TextRequest
 
@@ -30,23 +30,23 @@ class _ModelChat:
         formats: Formats | None,
         encode: Encode,
     ) -> None:
-        told = select_formats(template.text, vocabulary)
-        formats = formats or told
+        detected = select_formats(template.text, vocabulary)
+        formats = formats or detected
         self.renderer = ChatRenderer(template, formats.tool_calls)
         abilities = self.renderer.abilities
-        is_asked = not (abilities.tools or abilities.example_call)
-        if is_asked and formats.tool_calls == told.tool_calls != "hermes":
+        is_described = not (abilities.tools or abilities.example_call)
+        if is_described and formats.tool_calls == detected.tool_calls != "hermes":
             # The model writes calls as the prompt shows it, or in a form of its own.
             formats = formats._replace(tool_calls=AUTO)
         self.formats = formats
-        parts = parts_of_answers(template.text, vocabulary)
+        parts = find_part_markers(template.text, vocabulary)
         self._openings = tuple(part.opening for part in parts if part.is_reasoning)
         reads_reasoning = self.formats.reasoning != NONE
         self._dropped = find_dropped(self.renderer, parts, encode, reads_reasoning=reads_reasoning)
 
     def dropped(self, request: TextRequest) -> tuple[int, ...]:
         """Returns the first tokens of responses that the next turn's prompt does not repeat."""
-        if not gives_reasoning(request.messages or ()):
+        if not returns_reasoning(request.messages or ()):
             return self._dropped.unreturned
         return self._dropped.at_result if self._awaits_call(request) else self._dropped.at_user
 
@@ -104,11 +104,11 @@ class PromptRenderer:
 
     def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
         make = self._completion if request.messages is None else self._chat_prompt
-        return fitting(make, request, context_tokens)
+        return within_context(make, request, context_tokens)
 
     def render_shared(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
         make = self._completion if request.messages is None else self._shared_prompt
-        return fitting(make, request, context_tokens)
+        return within_context(make, request, context_tokens)
 
     def _chat_prompt(self, request: TextRequest, most_tokens: int | None) -> Prompt:
         model = self._chat(request)
@@ -132,7 +132,7 @@ class PromptRenderer:
             model.dropped(request),
             model.formats,
             chat.tail,
-            find_chat_places(request, chat, encoded),
+            find_chat_layout(request, chat, encoded),
         )
 
     def _shared_prompt(self, request: TextRequest, most_tokens: int | None) -> Prompt:

@@ -36,7 +36,7 @@ class ModelRenderer(Protocol):
     async def open(self) -> None:
         """Waits until everything is loaded. Raises `LoadFailure`."""
 
-    async def render(self, asked: RenderRequest) -> Prompt:
+    async def render(self, render_request: RenderRequest) -> Prompt:
         """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied` or
         `TooManyWaiting`."""
 
@@ -90,10 +90,10 @@ class Renderers:
         await self._renderer(folder, formats).open()
 
     async def render(
-        self, folder: Path, asked: RenderRequest, formats: Formats | None = None
+        self, folder: Path, render_request: RenderRequest, formats: Formats | None = None
     ) -> Prompt:
         """Makes a prompt; like `ModelRenderer.render`."""
-        return await self._renderer(folder, formats).render(asked)
+        return await self._renderer(folder, formats).render(render_request)
 
     def _renderer(self, folder: Path, formats: Formats | None) -> ModelRenderer:
         key = folder, formats

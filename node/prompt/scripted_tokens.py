@@ -3,8 +3,8 @@
 import zlib
 
 from node.parsing.selection import Formats
-from node.prompt.prompt import Prompt, fitting, ids_prompt
-from node.prompt.template.item_ends import bare_places, whole_text
+from node.prompt.prompt import Prompt, ids_prompt, within_context
+from node.prompt.template.item_ends import bare_layout, whole_text_layout
 from node.prompt.tokenize import TooManyTokens
 from node.request import TextRequest
 
@@ -23,7 +23,7 @@ class ScriptedRenderer:
         return self._formats
 
     def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
-        return fitting(self._make, request, context_tokens)
+        return within_context(self._make, request, context_tokens)
 
     def render_shared(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
         return self.render(request, context_tokens)
@@ -33,11 +33,13 @@ class ScriptedRenderer:
             return ids_prompt(request.prompt)
         if request.messages is None:
             text = request.prompt or ""
-            return Prompt(_tokens(text, most_tokens), places=whole_text(text, len(text), _quarter))
-        places = bare_places(request.messages, _quarter)
+            return Prompt(
+                _tokens(text, most_tokens), layout=whole_text_layout(text, len(text), _quarter)
+            )
+        layout = bare_layout(request.messages, _quarter)
         # The next turn's text continues within the last token.
-        tokens, reusable = _tokens(places.text, most_tokens), _quarter(len(places.text))
-        return Prompt(tokens, (), reusable, formats=self._formats, places=places)
+        tokens, reusable = _tokens(layout.text, most_tokens), _quarter(len(layout.text))
+        return Prompt(tokens, (), reusable, formats=self._formats, layout=layout)
 
 
 def _tokens(text: str, most_tokens: int | None) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
     return tuple(
         ToolSchema(
             tool.name,
-            dict(tool.held_parameters),
+            dict(tool.constrained_parameters),
             strict=tool.function.get("strict") is True,
             is_wished=tool.pattern is not None,
             param=tool.param,

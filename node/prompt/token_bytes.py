@@ -22,13 +22,13 @@ class TokenBytes:
 
     longest: int
     """Most UTF-8 bytes in one token."""
-    silent: bytes = b""
+    dropped: bytes = b""
     """Bytes that the tokeniser drops from texts, since no token spells them."""
 
     def least_tokens(self, text: str) -> int:
         """Returns a lower bound of the text's number of tokens."""
         data = text.encode("utf-8", "surrogatepass")
-        size_bytes = len(data.translate(None, self.silent)) if self.silent else len(data)
+        size_bytes = len(data.translate(None, self.dropped)) if self.dropped else len(data)
         return -(-size_bytes // self.longest)
 
 

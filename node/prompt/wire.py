@@ -39,7 +39,7 @@ class OpenTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Render:
-    """Makes a prompt. Answered by `Rendered`, `Refused` or `Failed`."""
+    """Makes a prompt. Answered by `Rendered`, `RenderRefused` or `Failed`."""
 
     request: TextRequest
     context_tokens: int | None
@@ -47,14 +47,14 @@ class Render:
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class CountPositions:
     """Requests the token counts of a chain's positions in the last prompt that was made. Answered
-    by `Bound` or `Failed`."""
+    by `PositionCounts` or `Failed`."""
 
     chain: Chain
 
 
-Command = OpenTokeniser | OpenTemplate | Render | Bind
+Command = OpenTokeniser | OpenTemplate | Render | CountPositions
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
@@ -75,7 +75,7 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     tail: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class RenderRefused(msgspec.Struct, frozen=True, tag="refused"):
     """The request is not valid."""
 
     message: str
@@ -84,7 +84,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Set if the prompt is too long."""
 
 
-class Bound(msgspec.Struct, frozen=True, tag="bound"):
+class PositionCounts(msgspec.Struct, frozen=True, tag="bound"):
     """Tokens up to each position, with four bytes each."""
 
     counts: bytes
@@ -96,7 +96,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Answer = Opened | Rendered | Refused | Bound | Failed
+Answer = Opened | Rendered | RenderRefused | PositionCounts | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

@@ -15,24 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import BadRequest, ContextTooLong, LoadFailure
-from node.prompt.chain_positions import bind
+from node.prompt.chain_positions import position_tokens
 from node.prompt.prompt import Prompt
 from node.prompt.renderer import PromptRenderer, load_tokeniser
 from node.prompt.template.chat_template import import_transformers
-from node.prompt.template.item_ends import Places
+from node.prompt.template.item_ends import PromptLayout
 from node.prompt.wire import (
     LENGTH,
     Answer,
-    Bind,
-    Bound,
     Command,
+    CountPositions,
     Failed,
     Opened,
     OpenTemplate,
     OpenTokeniser,
-    Refused,
+    PositionCounts,
     Render,
     Rendered,
+    RenderRefused,
     answer_frame,
     decode_command,
     pack,
@@ -43,7 +43,7 @@ from serving.terminal.output import log_lines
 logger = logging.getLogger("node.prompt.worker")
 
 
-class Worker:
+class RenderWorker:
     """Loads the tokeniser and the template of one model, and makes its prompts."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -52,7 +52,7 @@ class Worker:
         self._folder = Path()
         self._tokeniser: Any = None
         self._renderer: PromptRenderer | None = None
-        self._places: Places | None = None
+        self._layout: PromptLayout | None = None
         """Layout of the last prompt."""
 
     def run(self) -> None:
@@ -79,9 +79,9 @@ class Worker:
         try:
             return self._do(command)
         except ContextTooLong as exc:
-            return Refused(exc.message, exc.param, exc.overflow)
+            return RenderRefused(exc.message, exc.param, exc.overflow)
         except BadRequest as exc:
-            return Refused(_printable(exc.message), exc.param)
+            return RenderRefused(_printable(exc.message), exc.param)
         except LoadFailure as exc:
             return Failed(_printable(exc.message))
         except Exception as exc:
@@ -98,14 +98,14 @@ class Worker:
                 return Opened(self._renderer.formats)
             case Render():
                 return self._rendered(command)
-            case Bind(chain):
-                return Bound(pack(bind(chain, self._places)))
+            case CountPositions(chain):
+                return PositionCounts(pack(position_tokens(chain, self._layout)))
 
     def _rendered(self, command: Render) -> Rendered:
         assert self._renderer is not None
         make = self._renderer.render_shared if command.shared else self._renderer.render
         prompt: Prompt = make(command.request, command.context_tokens)
-        self._places = prompt.places
+        self._layout = prompt.layout
         return Rendered(
             pack(prompt.tokens),
             pack(prompt.boundaries),
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_lines()
     with socket.socket(fileno=int(arguments[0])) as link:
-        Worker(link).run()
+        RenderWorker(link).run()
 
 
 if __name__ == "__main__":

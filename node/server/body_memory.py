@@ -9,7 +9,7 @@ from node.errors import TooManyWaiting
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from serving.fair_shares import FairShares, Share
 
-HELD_BYTES = 4 * MAX_BODY_BYTES
+MAX_OPEN_BYTES = 4 * MAX_BODY_BYTES
 """Most bytes of bodies of open requests; each counts from before it is read. A single caller gets
 half at most."""
 WAIT_S = 20.0
@@ -23,12 +23,12 @@ class Bodies:
     """Shares the memory for bodies and the threads that parse them fairly among callers."""
 
     def __init__(self) -> None:
-        self._room = FairShares(HELD_BYTES, TooManyWaiting)
+        self._room = FairShares(MAX_OPEN_BYTES, TooManyWaiting)
         self._turns = FairShares(THREADS, TooManyWaiting)
         # Only a few, since each takes the interpreter's lock from the event loop.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
 
-    async def admitted(self, caller: str, size_bytes: int) -> Share:
+    async def reserve(self, caller: str, size_bytes: int) -> Share:
         """Reserves room for a body. Raises `TooManyWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
@@ -36,7 +36,7 @@ class Bodies:
         except TimeoutError:
             raise TooManyWaiting from None
 
-    async def parsed(self, caller: str, body: bytes, parse: Callable[[bytes], T]) -> T:
+    async def parse(self, caller: str, body: bytes, parse: Callable[[bytes], T]) -> T:
         """Returns `parse(body)`, which runs in a thread for a large body so that it stalls no
         stream. Raises what `parse` raises."""
         if len(body) <= THREAD_BODY_BYTES:

@@ -33,7 +33,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client has disconnected; nobody reads the response."""
 
 
@@ -49,7 +49,7 @@ class Call:
         self._send = send
         self._node_id = node_id
         self._bodies = bodies
-        self._held: Share | None = None
+        self._room: Share | None = None
         """The reserved room for the body; None before it is read."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = ""
@@ -60,7 +60,7 @@ class Call:
         # The server drops the body of a response to HEAD.
         self.method: str = "GET" if scope["method"] == "HEAD" else scope["method"]
 
-    # --- what was asked ----------------------------------------------------------------------
+    # --- the request --------------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
@@ -91,13 +91,13 @@ class Call:
         """Returns the values of each name in the query string."""
         return parse_qs(self._scope.get("query_string", b"").decode("latin-1"))
 
-    def need_method(self, *methods: str, is_there: bool = True) -> None:
+    def require_method(self, *methods: str, exists: bool = True) -> None:
         """Raises `MethodNotAllowed` unless the method is one of `methods`; HEAD counts as GET. With
-        `is_there` False, the path only looks like one of ours and ends with no known name: then
+        `exists` False, the path only looks like one of ours and ends with no known name: then
         raises `UnknownPath`."""
         if self.method in methods:
             return
-        if not is_there:
+        if not exists:
             raise UnknownPath.at(self.path)
         error = MethodNotAllowed(f"{self.path} accepts {' and '.join(methods)}.")
         error.methods = methods
@@ -105,32 +105,32 @@ class Call:
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
         """Reads the body and returns `parse(body)`; its room stays reserved until `close`. Raises
-        `BodyTooLarge`, `ClientLeft`, `TooManyWaiting`, and what `parse` raises."""
+        `BodyTooLarge`, `ClientDisconnected`, `TooManyWaiting`, and what `parse` raises."""
         declared = self.header(b"content-length")
         # A chunked body may have any length.
         size_bytes = int(declared) if declared.isdigit() else MAX_BODY_BYTES
         if size_bytes > MAX_BODY_BYTES:
             raise BodyTooLarge
         caller = self.origin
-        held = self._held = await self._bodies.admitted(caller, size_bytes)
+        room = self._room = await self._bodies.reserve(caller, size_bytes)
         body = await self._read_body()
-        held.resize(len(body))
-        return await self._bodies.parsed(caller, body, parse)
+        room.resize(len(body))
+        return await self._bodies.parse(caller, body, parse)
 
     @property
     def is_long(self) -> bool:
         """True if the body is too large to be handled on the event loop."""
-        return self._held is not None and self._held.size > THREAD_BODY_BYTES
+        return self._room is not None and self._room.size > THREAD_BODY_BYTES
 
-    def hold(self, size_bytes: int) -> None:
+    def reserve(self, size_bytes: int) -> None:
         """Reserves more memory for what the request has loaded, until `close`."""
-        if self._held is not None:
-            self._held.resize(self._held.size + size_bytes)
+        if self._room is not None:
+            self._room.resize(self._room.size + size_bytes)
 
     def close(self) -> None:
         """Releases the reserved memory at the end of the request."""
-        if self._held is not None:
-            self._held.release()
+        if self._room is not None:
+            self._room.release()
 
     async def _read_body(self) -> bytes:
         pieces: list[bytes] = []
@@ -138,7 +138,7 @@ class Call:
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
-                raise ClientLeft
+                raise ClientDisconnected
             piece = message.get("body", b"")
             size_bytes += len(piece)
             if size_bytes > MAX_BODY_BYTES:
@@ -149,8 +149,8 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def until_disconnect(self) -> AsyncIterator[None]:
-        """Runs its block until the client disconnects, and then raises `ClientLeft` from it. The
-        body must have been read before."""
+        """Runs its block until the client disconnects, and then raises `ClientDisconnected` from
+        it. The body must have been read before."""
         task = asyncio.current_task()
         assert task is not None
         left = False
@@ -171,11 +171,11 @@ class Call:
             if not left:
                 raise
             task.uncancel()
-            raise ClientLeft from None
+            raise ClientDisconnected from None
         finally:
             watcher.cancel()
 
-    # --- the answer --------------------------------------------------------------------------
+    # --- the response ------------------------------------------------------------------------
 
     def answer_headers(self, request: TextRequest) -> Headers:
         """Returns the headers of a request's response. What was left out of the request is named in
@@ -205,14 +205,14 @@ class Call:
         return client_id("req_", self._node_id, self.request_id)
 
     async def send(self, message: Message) -> None:
-        """Sends an ASGI message. Raises `ClientLeft`."""
+        """Sends an ASGI message. Raises `ClientDisconnected`."""
         self.started = True
         if message["type"] == "http.response.body":
             self.complete = not message.get("more_body", False)
         try:
             await self._send(message)
         except OSError as exc:
-            raise ClientLeft from exc
+            raise ClientDisconnected from exc
 
     async def send_json(self, body: bytes, headers: Headers | None = None) -> None:
         await _send_json(self.send, 200, body, self.id_headers() if headers is None else headers)

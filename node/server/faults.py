@@ -104,7 +104,7 @@ class _Faults:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         record = _begin(scope)
         self._records.append(record)
-        call = _Call(record, self._switches, receive, send)
+        call = _FaultyExchange(record, self._switches, receive, send)
         pump = asyncio.create_task(call.pump())
         try:
             await call.wait(self._switches.headers_delay_s)
@@ -126,7 +126,7 @@ class _Faults:
         self._failures_left -= self._failures_left > 0
         return True
 
-    async def _refuse(self, call: "_Call", path: str) -> None:
+    async def _refuse(self, call: "_FaultyExchange", path: str) -> None:
         error = NodeError("The script requests this failure.")
         error.status = self._switches.fail_status or 500
         error.code = _CODES.get(error.status, "scripted_failure")
@@ -182,7 +182,7 @@ class _Faults:
         return 200, self._shown()
 
 
-class _Call:
+class _FaultyExchange:
     """One request between client and agent: all messages of both directions pass through it."""
 
     def __init__(self, record: _Record, switches: Switches, receive: Receive, send: Send) -> None:

@@ -12,7 +12,7 @@ from node.agent.batch import Batch
 from node.agent.request_record import Job
 from node.agent.requests import distinct_id
 from node.dialects.base import AnswerHead
-from node.dialects.responses.body import AskedResponse, read_responses
+from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.events import ResponseWriter
 from node.dialects.responses.input import History
 from node.dialects.responses.stored import (
@@ -52,66 +52,66 @@ class ResponsesApi:
 
     async def create(self, call: Call) -> None:
         """Handles POST of a new response."""
-        asked, fields = await call.read(lambda body: (read_responses(body), read_fields(body)))
-        history, head, goes_on = History(), None, asked.needs_history
+        parsed, fields = await call.read(lambda body: (read_responses(body), read_fields(body)))
+        history, head, goes_on = History(), None, parsed.needs_history
         if goes_on:
-            previous_id = asked.facts.previous_id
-            history = await self._store.history(previous_id, asked.references, call.origin)
+            previous_id = parsed.facts.previous_id
+            history = await self._store.history(previous_id, parsed.references, call.origin)
             if previous_id:
                 head = await self._store.head(previous_id, call.origin)
-                call.hold(head.size_bytes if head else 0)
+                call.reserve(head.size_bytes if head else 0)
             # A long session would take too long on the event loop.
-            asked = await asyncio.to_thread(asked.with_history, history)
-        make = partial(self._chain_of, asked, fields, call.salt, history, head)
+            parsed = await asyncio.to_thread(parsed.with_history, history)
+        make = partial(self._chain_of, parsed, fields, call.salt, history, head)
         chain = LateChain(make, is_long=goes_on or call.is_long)
-        wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
-        job = self._agent.requests.job(asked.request, call.path, wished_id, call.sender, chain)
+        requested_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
+        job = self._agent.requests.job(parsed.request, call.path, requested_id, call.sender, chain)
         call.request_id = job.request_id
-        await self._run(call, asked, job)
+        await self._run(call, parsed, job)
 
     def _chain(
-        self, asked: AskedResponse, fields: Fields, salt: str, head: Head | None = None
+        self, parsed: ResponsesRequest, fields: Fields, salt: str, head: Head | None = None
     ) -> Chain | None:
-        return self._chainer.chain(fields, PATH, asked.request.model, salt=salt, head=head)
+        return self._chainer.chain(fields, PATH, parsed.request.model, salt=salt, head=head)
 
     def _chain_of(
         self,
-        asked: AskedResponse,
+        parsed: ResponsesRequest,
         fields: Fields,
         salt: str,
         history: History,
         head: Head | None,
     ) -> Chain | None:
         """Returns the prefix hash chain of a body, with the stored responses that it continues."""
-        if asked.facts.previous_id is None:
-            return self._chain(asked, fields, salt)
-        chain = self._chain(asked, fields, salt, head) if head else None
+        if parsed.facts.previous_id is None:
+            return self._chain(parsed, fields, salt)
+        chain = self._chain(parsed, fields, salt, head) if head else None
         if chain is not None:
             return chain
         # The prompt begins otherwise than the previous response's, or that one's chain head is
         # unknown: the chain is made as if the client had sent the whole history.
-        whole = msgspec.Raw(msgspec.json.encode([*history.items, *asked.items]))
-        return self._chain(asked, {**fields, "input": whole}, salt)
+        whole = msgspec.Raw(msgspec.json.encode([*history.items, *parsed.items]))
+        return self._chain(parsed, {**fields, "input": whole}, salt)
 
-    async def _free_id(self, wished_id: str) -> str:
+    async def _free_id(self, requested_id: str) -> str:
         """Returns the id that the router requested, or another one if a response already has it.
         The caller must open the request without awaiting anything in between."""
-        response_id = client_id(RESPONSE_PREFIX, self._agent.identity.node_id, wished_id)
-        if not wished_id:
+        response_id = client_id(RESPONSE_PREFIX, self._agent.identity.node_id, requested_id)
+        if not requested_id:
             return ""
         is_stored = await self._store.has(response_id)
-        return distinct_id(wished_id) if is_stored or response_id in self._open else wished_id
+        return distinct_id(requested_id) if is_stored or response_id in self._open else requested_id
 
-    async def _run(self, call: Call, asked: AskedResponse, job: Job) -> None:
-        model = asked.request.model
+    async def _run(self, call: Call, parsed: ResponsesRequest, job: Job) -> None:
+        model = parsed.request.model
         shown = call.text_header(HEADER_REQUESTED_MODEL) or model
         node_id = self._agent.identity.node_id
         head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
-        writer = asked.writer(head)
+        writer = parsed.writer(head)
         response_id = client_id(RESPONSE_PREFIX, node_id, job.request_id)
 
         async def keep() -> None:
-            if not asked.facts.store:
+            if not parsed.facts.store:
                 return
             record, chain = await asyncio.to_thread(
                 lambda: (writer.record(), job.chain_with_output())
@@ -124,12 +124,12 @@ class ResponsesApi:
                     self._agent.publish_stored(response_id, job.origin, end)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
-        if asked.facts.store:
+        if parsed.facts.store:
             self._open[response_id] = job, writer
         try:
             async with call.until_disconnect(), contextlib.aclosing(batches):
-                headers = call.answer_headers(asked.request)
-                if asked.request.stream:
+                headers = call.answer_headers(parsed.request)
+                if parsed.request.stream:
                     stream = EventStream(writer, call.send, headers, keep)
                     await stream.run(batches, self._hold_head_s)
                 else:
@@ -143,16 +143,16 @@ class ResponsesApi:
         response_id, slash, rest = call.path.removeprefix(PATH + "/").partition("/")
         is_id = parse_id(response_id) is not None
         if not slash:
-            call.need_method("GET", "DELETE", is_there=is_id)
+            call.require_method("GET", "DELETE", exists=is_id)
             if call.method == "GET":
                 await self._retrieve(call, response_id)
             else:
                 await self._delete(call, response_id)
         elif rest == "cancel":
-            call.need_method("POST", is_there=is_id)
+            call.require_method("POST", exists=is_id)
             await self._cancel(call, response_id)
         elif rest == "input_items":
-            call.need_method("GET", is_there=is_id)
+            call.require_method("GET", exists=is_id)
             page = read_items_page(call.query())
             stored = await self._store.get(response_id, call.origin)
             if stored is None:

@@ -47,10 +47,10 @@ class EventStream:
         self._before_end = before_end
         self._written_s = 0.0
 
-    async def run(self, batches: Batches, silence_s: float) -> None:
+    async def run(self, batches: Batches, idle_interval_s: float) -> None:
         """Writes the response until its end, and keep-alive bytes when nothing else was written for
-        `silence_s` seconds. Raises a `NodeError` before the head is sent only; afterwards the error
-        becomes the last event of the stream."""
+        `idle_interval_s` seconds. Raises a `NodeError` before the head is sent only; afterwards the
+        error becomes the last event of the stream."""
         self._written_s = time.monotonic()
         try:
             async for batch in batches:
@@ -62,10 +62,10 @@ class EventStream:
                     continue
                 deltas = () if isinstance(batch, Progress | ModelAwaited) else batch
                 is_last = _is_complete(deltas)
-                body = self._spell(deltas)
+                body = self._serialize(deltas)
                 # Many tokens may come without any text, so a batch alone does not end an idle
                 # interval.
-                if not body and time.monotonic() - self._written_s >= silence_s * _NEARLY:
+                if not body and time.monotonic() - self._written_s >= idle_interval_s * _NEARLY:
                     body = self._filler(batch)
                 if is_last:
                     await self._before_end()
@@ -78,7 +78,7 @@ class EventStream:
             await self._before_end()
             await self._write(error, more=False)
 
-    def _spell(self, deltas: Sequence[Delta]) -> bytes:
+    def _serialize(self, deltas: Sequence[Delta]) -> bytes:
         writer = self._writer
         if len(deltas) == 1 and deltas[0].finish is None:
             delta = deltas[0]
@@ -92,16 +92,16 @@ class EventStream:
         return b"".join(pieces)
 
     def _filler(self, batch: Batch) -> bytes:
-        silence = self._writer.silence
+        keep_alive = self._writer.keep_alive
         if isinstance(batch, ModelAwaited):
             comment = _awaited_comment(batch)
         elif isinstance(batch, Progress):
             percent = 100 * batch.done_tokens // max(batch.total_tokens, 1)
             comment = b": prefill %d %%\n\n" % percent
         else:
-            return silence
+            return keep_alive
         # Added to a keep-alive event, but in place of a keep-alive comment.
-        return comment if silence.startswith(b":") else comment + silence
+        return comment if keep_alive.startswith(b":") else comment + keep_alive
 
     async def _write(self, body: bytes, *, more: bool) -> None:
         if not self.started:

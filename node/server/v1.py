@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from node.agent import status_report
 from node.agent.agent import Agent
 from node.dialects.anthropic.body import count_tokens_body, read_count_tokens, read_messages
-from node.dialects.base import AnswerHead, Asked
+from node.dialects.base import AnswerHead, DialectRequest
 from node.dialects.chat.answer import ReasoningField
 from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
@@ -28,7 +28,7 @@ from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
 from node.protocol.prefix import Chain, Chainer, read_fields
 from node.server.body_memory import Bodies
-from node.server.call import Call, ClientLeft
+from node.server.call import Call, ClientDisconnected
 from node.server.response_store import ResponseStore
 from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
@@ -69,7 +69,7 @@ class Api:
         self._chainer = Chainer()
         self._bodies = Bodies()
         self._responses = ResponsesApi(agent, store, self._chainer, options.hold_head_s)
-        self._reads: dict[str, Callable[[bytes], Asked]] = {
+        self._reads: dict[str, Callable[[bytes], DialectRequest]] = {
             "/v1/chat/completions": lambda body: read_chat(body, options.reasoning_field),
             "/v1/completions": read_completion,
             "/v1/messages": read_messages,
@@ -87,7 +87,7 @@ class Api:
         try:
             self._authorize(call)
             await self._answer(call)
-        except ClientLeft:
+        except ClientDisconnected:
             return
         except NodeError as exc:
             await call.send_error(exc)
@@ -111,43 +111,43 @@ class Api:
         if path.removesuffix("/") in _LISTS:
             path = path.removesuffix("/")
         if read := self._reads.get(path):
-            call.need_method("POST")
+            call.require_method("POST")
             await self._generate(call, *await call.read(lambda body: self._read(call, read, body)))
         elif found := self._handlers.get(path):
             method, handler = found
-            call.need_method(method)
+            call.require_method(method)
             await handler(call)
         elif path.startswith("/v1/responses/"):
             await self._responses.follow_up(call)
         elif path.startswith(MODELS_PATH + "/"):
             await self._show_model(call, path.removeprefix(MODELS_PATH + "/"))
         elif path.startswith(REQUESTS_PATH + "/"):
-            call.need_method("DELETE")
+            call.require_method("DELETE")
             await self._cancel(call, path.removeprefix(REQUESTS_PATH + "/"))
         else:
             raise UnknownPath.at(call.path)
 
     def _read(
-        self, call: Call, read: Callable[[bytes], Asked], body: bytes
-    ) -> tuple[Asked, LateChain]:
+        self, call: Call, read: Callable[[bytes], DialectRequest], body: bytes
+    ) -> tuple[DialectRequest, LateChain]:
         """Returns the parsed body and its prefix hash chain."""
-        asked = read(body)
-        path, model, salt = call.path, asked.request.model, call.salt
+        parsed = read(body)
+        path, model, salt = call.path, parsed.request.model, call.salt
 
         def make() -> Chain | None:
             return self._chainer.chain(read_fields(body), path, model, salt=salt)
 
-        return asked, LateChain(make, is_long=call.is_long)
+        return parsed, LateChain(make, is_long=call.is_long)
 
-    async def _generate(self, call: Call, asked: Asked, chain: LateChain) -> None:
-        request = asked.request
-        wished_id = call.text_header(HEADER_REQUEST_ID)
-        job = self._agent.requests.job(request, call.path, wished_id, call.sender, chain)
+    async def _generate(self, call: Call, parsed: DialectRequest, chain: LateChain) -> None:
+        request = parsed.request
+        requested_id = call.text_header(HEADER_REQUEST_ID)
+        job = self._agent.requests.job(request, call.path, requested_id, call.sender, chain)
         call.request_id = job.request_id
         shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
         node_id = self._agent.identity.node_id
         head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
-        writer = asked.writer(head)
+        writer = parsed.writer(head)
         batches = self._agent.requests.run(job, self._hold_head_s)
         async with call.until_disconnect(), contextlib.aclosing(batches):
             if not request.stream:
@@ -169,9 +169,9 @@ class Api:
         try:
             card = await self._agent.card(name)
         except UnknownModel:
-            call.need_method("GET", is_there=False)
+            call.require_method("GET", exists=False)
             raise
-        call.need_method("GET")
+        call.require_method("GET")
         await call.send_json(model_body(card, self._created_s))
 
     async def _list_requests(self, call: Call) -> None:

@@ -12,7 +12,7 @@ from jsonschema.exceptions import best_match
 
 from node.dialects.anthropic.body import count_tokens_body, read_messages
 from node.dialects.anthropic.errors import error_body as anthropic_error_body
-from node.dialects.base import AnswerHead, Asked, Collected, Writer
+from node.dialects.base import AnswerHead, Collected, DialectRequest, Writer
 from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
 from node.dialects.responses.answer import StoredResponse
@@ -69,7 +69,7 @@ _MESSAGES = {
 @dataclass(frozen=True, slots=True)
 class Dialect:
     name: str
-    read: Callable[[bytes], Asked]
+    read: Callable[[bytes], DialectRequest]
     body: Mapping[str, Any]
     whole: tuple[str, ...]
     """Schemas of the whole answer."""

@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 class MessageWriter:
     """Serializes one response of `/v1/messages`."""
 
-    silence = ANTHROPIC_PING
+    keep_alive = ANTHROPIC_PING
 
     def __init__(self, head: AnswerHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
         """`diagnosed`: the request wants the reason of a cache miss, to which the answer is always

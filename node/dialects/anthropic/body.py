@@ -9,9 +9,9 @@ from node.dialects.anthropic.answer import MessageWriter, ThinkingShown
 from node.dialects.anthropic.fields import (
     COUNT_TOKENS,
     MESSAGES,
+    AnthropicThinkingBody,
     CountBody,
     OutputConfigBody,
-    ThinkingBody,
 )
 from node.dialects.anthropic.messages import read_conversation, read_system
 from node.dialects.anthropic.tools import ToolChoiceBody, read_choice, read_tools
@@ -28,7 +28,7 @@ from node.request import Message, TextRequest
 
 
 @dataclass(frozen=True, slots=True)
-class AskedMessage:
+class MessagesRequest:
     """A parsed request to `/v1/messages`."""
 
     request: TextRequest
@@ -40,7 +40,7 @@ class AskedMessage:
         return MessageWriter(head, self.thinking, diagnosed=self.diagnosed)
 
 
-def read_messages(body: bytes) -> AskedMessage:
+def read_messages(body: bytes) -> MessagesRequest:
     """Parses the body of `/v1/messages`. Raises `BadRequest` or `Unsupported`."""
     parsed = MESSAGES.read(body)
     diagnostics = parsed.diagnostics
@@ -51,7 +51,7 @@ def read_messages(body: bytes) -> AskedMessage:
         max_tokens=token_limit(parsed.max_tokens),
         stream=bool(parsed.stream),
     )
-    return AskedMessage(
+    return MessagesRequest(
         request,
         _shown(parsed.thinking),
         diagnosed=diagnostics is not None and diagnostics.previous_message_id is not None,
@@ -90,7 +90,7 @@ def _request(
     check_arguments(tools.tools, choice)
     constraint = _constraint(body)
     if continued:
-        _refuse_held(choice, constraint)
+        _refuse_constraints(choice, constraint)
     return TextRequest(
         model=body.model,
         sampling=sampling,
@@ -131,7 +131,7 @@ def _constraint(body: CountBody) -> Constraint | None:
     return response_format(body.output_format, "output_format")
 
 
-def _refuse_held(choice: ToolChoice, constraint: Constraint | None) -> None:
+def _refuse_constraints(choice: ToolChoice, constraint: Constraint | None) -> None:
     """Raises `BadRequest` if the client has begun the response itself while a forced call or a
     constraint covers all of it."""
     param = "tool_choice" if choice.must_call else constraint and constraint.param
@@ -163,16 +163,16 @@ def _is_continued(messages: Sequence[Message], index: int, *, thinks: bool) -> b
     return bool(last.content)
 
 
-def _thinks(thinking: ThinkingBody | None, *, enabled: bool | None) -> bool | None:
+def _thinks(thinking: AnthropicThinkingBody | None, *, enabled: bool | None) -> bool | None:
     if thinking is None:
         return enabled
-    asked = _asks_for_thinking(thinking)
-    if enabled is not None and enabled != asked:
+    is_on = _is_on(thinking)
+    if enabled is not None and enabled != is_on:
         raise BadRequest("enable_thinking contradicts thinking.", param="enable_thinking")
-    return asked
+    return is_on
 
 
-def _asks_for_thinking(thinking: ThinkingBody) -> bool:
+def _is_on(thinking: AnthropicThinkingBody) -> bool:
     if thinking.type == "disabled":
         return False
     if thinking.type not in ("adaptive", "enabled"):
@@ -184,14 +184,14 @@ def _asks_for_thinking(thinking: ThinkingBody) -> bool:
     return True
 
 
-def _thinking_tokens(thinking: ThinkingBody | None) -> int | None:
+def _thinking_tokens(thinking: AnthropicThinkingBody | None) -> int | None:
     if thinking is None or thinking.type == "disabled":
         return None
     given = thinking.budget_tokens
     return None if given is None else budget_tokens(given)
 
 
-def _shown(thinking: ThinkingBody | None) -> ThinkingShown:
+def _shown(thinking: AnthropicThinkingBody | None) -> ThinkingShown:
     if thinking is not None and thinking.type == "disabled":
         return ThinkingShown.NONE
     if thinking is not None and thinking.display == "omitted":

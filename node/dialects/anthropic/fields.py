@@ -37,7 +37,7 @@ from node.dialects.fields.tool_choice import HOSTED_NOTE, STRICT_NOTE
 # --- bodies ----------------------------------------------------------------------------------
 
 
-class ThinkingBody(Lenient):
+class AnthropicThinkingBody(Lenient):
     type: str
     budget_tokens: Budget | None = None
     display: str | None = None
@@ -60,7 +60,7 @@ class CountBody(Lenient):
     system: object = None
     tools: Annotated[list[dict[str, object]], FIRST_FAULT] | None = None
     tool_choice: ToolChoiceBody | None = None
-    thinking: ThinkingBody | None = None
+    thinking: AnthropicThinkingBody | None = None
     output_config: OutputConfigBody | None = None
     output_format: dict[str, Any] | None = None
     enable_thinking: bool | None = None

@@ -35,32 +35,32 @@ class MessageFields(Lenient):
     """Allowed in a system message only, where any value is refused."""
 
 
-class _Text(Lenient):
+class _TextBlock(Lenient):
     text: str
 
 
-class _Thinking(Lenient):
+class _ThinkingBlock(Lenient):
     thinking: str
     signature: str | None = None
 
 
-class _Compaction(Lenient):
+class _CompactionBlock(Lenient):
     """A host's summary of earlier turns."""
 
     content: str | None = None
 
 
-class _ToolReference(Lenient):
+class _ToolReferenceBlock(Lenient):
     tool_name: str
 
 
-class _ToolUse(Lenient):
+class _ToolUseBlock(Lenient):
     id: str
     name: str
     input: object = None
 
 
-class _ToolResult(Lenient):
+class _ToolResultBlock(Lenient):
     tool_use_id: str
     content: object = None
     is_error: bool | None = None
@@ -75,7 +75,7 @@ class _Citations(Lenient):
     enabled: bool | None = None
 
 
-class _Document(Lenient):
+class _DocumentBlock(Lenient):
     source: _Source
     title: str | None = None
     context: str | None = None
@@ -92,7 +92,7 @@ def read_system(content: object, path: str = "system") -> str:
     for kind, block, at in _blocks(content, path):
         if kind != "text":
             raise unsupported(f"{kind} blocks in a system prompt", f"{at}.type")
-        texts.append(without_volatile_lines(_read(_Text, block, at).text))
+        texts.append(without_volatile_lines(_read(_TextBlock, block, at).text))
     return _joined(texts)
 
 
@@ -144,14 +144,14 @@ def _user(content: object, path: str) -> list[Message]:
     parts: list[TextPart | MediaPart] = []
     for kind, block, at in _blocks(content, path):
         if kind == "tool_result":
-            results.append(_result(_read(_ToolResult, block, at), at))
+            results.append(_result(_read(_ToolResultBlock, block, at), at))
         else:
             parts.append(_plain(kind, block, at))
     said = tuple(part for part in parts if part.text)
     return [*results, Message("user", said)] if said or not results else results
 
 
-def _result(result: _ToolResult, path: str) -> Message:
+def _result(result: _ToolResultBlock, path: str) -> Message:
     text = ""
     if result.content is not None:
         blocks = _blocks(result.content, f"{path}.content")
@@ -167,23 +167,23 @@ def _assistant(content: object, path: str) -> Message:
     calls: list[ToolCall] = []
     for kind, block, at in _blocks(content, path):
         if kind == "text":
-            texts.append(_read(_Text, block, at).text)
+            texts.append(_read(_TextBlock, block, at).text)
         elif kind == "thinking":
-            thoughts.append(_thought(_read(_Thinking, block, at), at))
+            thoughts.append(_thought(_read(_ThinkingBlock, block, at), at))
         elif kind == "tool_use":
-            call = _read(_ToolUse, block, at)
+            call = _read(_ToolUseBlock, block, at)
             calls.append(ToolCall(call.id, call.name, arguments_text(call.input)))
         elif (media := media_part(block, at)) is not None:
             texts.append(media.text)
         elif kind == "compaction":
-            texts.append(_read(_Compaction, block, at).content or "")
+            texts.append(_read(_CompactionBlock, block, at).content or "")
         elif kind not in _UNSEEN:
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
     # The texts of a response are joined as the model generated them, without a separator.
     return Message("assistant", "".join(texts), _joined(thoughts), tuple(calls))
 
 
-def _thought(block: _Thinking, path: str) -> str:
+def _thought(block: _ThinkingBlock, path: str) -> str:
     if block.thinking:
         return block.thinking
     try:
@@ -198,13 +198,13 @@ def _thought(block: _Thinking, path: str) -> str:
 def _plain(kind: str, block: Block, path: str) -> TextPart | MediaPart:
     """Converts a block of a user's turn or of a tool result."""
     if kind == "text":
-        return TextPart(_read(_Text, block, path).text)
+        return TextPart(_read(_TextBlock, block, path).text)
     if kind == "document":
         return _document(block, path)
     if kind == "search_result":
         return TextPart(search_result_text(block))
     if kind == "tool_reference":
-        return TextPart(_read(_ToolReference, block, path).tool_name)
+        return TextPart(_read(_ToolReferenceBlock, block, path).tool_name)
     media = media_part(block, path)
     if media is None:
         raise unsupported(f"{kind} blocks here", f"{path}.type")
@@ -212,7 +212,7 @@ def _plain(kind: str, block: Block, path: str) -> TextPart | MediaPart:
 
 
 def _document(block: Block, path: str) -> TextPart | MediaPart:
-    document = _read(_Document, block, path)
+    document = _read(_DocumentBlock, block, path)
     source = document.source
     if source.type == "text" and not isinstance(source.data, str):
         raise BadRequest(f"{path}.source.data must be a string.", param=f"{path}.source.data")

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected, Segment
-from node.dialects.fields.custom_input import InputReader, input_of
+from node.dialects.fields.custom_input import CustomInputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
 from node.dialects.fields.openai_body import usage_fields
 from node.errors import NodeError
@@ -45,13 +45,13 @@ class ChatStyle:
     """Names of custom tools, whose calls carry text instead of JSON arguments."""
 
 
-class _Choice:
+class _ChatChoice:
     """The bytes that begin each chunk of one choice; its first chunk also has the role."""
 
     def __init__(self, chunk: bytes, index: int, reasoning: Sequence[str]) -> None:
         self.has_opened = False
         self.has_called = False
-        self.input: InputReader | None = None
+        self.input: CustomInputReader | None = None
         """Reads the input of the call that began last, if that calls a custom tool."""
         self.call_index = 0
         """Index of the call that began last."""
@@ -73,11 +73,11 @@ class _Choice:
         )
 
 
-class ChatAnswer:
+class ChatWriter:
     """Serializes the response to a chat request. A chunk is the prefix of its kind, the text as
     JSON, and the suffix."""
 
-    silence = KEEP_ALIVE
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
         self._style = style
@@ -94,7 +94,7 @@ class ChatAnswer:
         self._tail = b'},"logprobs":null,"finish_reason":null}' + self._end
         self._reasoning = _FIELDS[style.reasoning] if style.reasoning else ()
         self._choices = [
-            _Choice(self._chunk, index, self._reasoning) for index in range(style.choices)
+            _ChatChoice(self._chunk, index, self._reasoning) for index in range(style.choices)
         ]
         self._opening = self._open_all() if style.choices > 1 else b""
 
@@ -104,33 +104,33 @@ class ChatAnswer:
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         """Implements `Writer.parts`; empty for reasoning that is not sent."""
         pieces: list[bytes] = []
-        told = self._choices[choice]
+        target = self._choices[choice]
         for part in parts:
             if part.kind is _CONTENT:
                 tail = self._logprobs_tail(part.logprobs) if part.logprobs else self._tail
-                pieces += (told.content, _encode(part.text), tail)
+                pieces += (target.content, _encode(part.text), tail)
             elif part.kind is not _REASONING:
-                pieces += self._call(part, told)
+                pieces += self._call(part, target)
             elif self._reasoning:
                 text = _encode(part.text)
-                for head in told.reasoning:
+                for head in target.reasoning:
                     pieces += (head, text)
                 pieces.append(self._tail)
-            if pieces and not told.has_opened:
-                told.open()
+            if pieces and not target.has_opened:
+                target.open()
         if pieces and self._opening:
             pieces.insert(0, self._take_opening())
         return b"".join(pieces)
 
     def ending(self, last: Delta) -> bytes:
         pieces = [self._take_opening()]
-        told = self._choices[last.choice]
-        if not told.has_opened:
-            pieces += (told.content, b'""', self._tail)
-            told.open()
-        pieces += self._rest(told)
-        reason = self._finish(last.finish or FinishReason.STOP, is_call=told.has_called)
-        pieces += (told.delta, b'},"logprobs":null,"finish_reason":"', reason.encode(), b'"}')
+        target = self._choices[last.choice]
+        if not target.has_opened:
+            pieces += (target.content, b'""', self._tail)
+            target.open()
+        pieces += self._rest(target)
+        reason = self._finish(last.finish or FinishReason.STOP, is_call=target.has_called)
+        pieces += (target.delta, b'},"logprobs":null,"finish_reason":"', reason.encode(), b'"}')
         pieces.append(self._end)
         if not last.is_last:
             return b"".join(pieces)
@@ -154,9 +154,9 @@ class ChatAnswer:
         """Returns the first chunk of every choice, in order of index: clients order choices by the
         arrival of their first chunks."""
         pieces: list[bytes] = []
-        for told in self._choices:
-            pieces += (told.content, b'""', self._tail)
-            told.open()
+        for target in self._choices:
+            pieces += (target.content, b'""', self._tail)
+            target.open()
         return b"".join(pieces)
 
     def _take_opening(self) -> bytes:
@@ -175,45 +175,45 @@ class ChatAnswer:
     def _logprobs_tail(self, tokens: Sequence[TokenLogprob]) -> bytes:
         return b'},"logprobs":%b,"finish_reason":null}' % _encode(_logprobs(tokens)) + self._end
 
-    def _call(self, part: Part, told: _Choice) -> list[bytes]:
+    def _call(self, part: Part, target: _ChatChoice) -> list[bytes]:
         """Returns the chunks that begin a tool call or continue one."""
         if part.kind is _TOOL_START:
-            rest = self._rest(told)
-            told.has_called, told.call_index = True, part.index
-            told.input = InputReader() if part.name in self._style.custom else None
-            return [*rest, told.delta, self._opening_of(part, told), self._tail]
-        if told.input is not None:
-            return self._input(told.input.take(part.text), told)
+            rest = self._rest(target)
+            target.has_called, target.call_index = True, part.index
+            target.input = CustomInputReader() if part.name in self._style.custom else None
+            return [*rest, target.delta, self._opening_of(part, target), self._tail]
+        if target.input is not None:
+            return self._input(target.input.feed(part.text), target)
         function = b'{"arguments":%b}' % _encode(part.text)
         if self._style.is_legacy:
-            return [told.delta, b'"function_call":', function, self._tail]
+            return [target.delta, b'"function_call":', function, self._tail]
         call = b'"tool_calls":[{"index":%d,"function":%b}]' % (part.index, function)
-        return [told.delta, call, self._tail]
+        return [target.delta, call, self._tail]
 
-    def _opening_of(self, part: Part, told: _Choice) -> bytes:
+    def _opening_of(self, part: Part, target: _ChatChoice) -> bytes:
         """Returns the members of the delta that begins a call."""
         name = _encode(part.name)
         if self._style.is_legacy:
             return b'"function_call":{"name":%b,"arguments":""}' % name
-        if told.input is None:
+        if target.input is None:
             kind = b'"type":"function","function":{"name":%b,"arguments":""}' % name
         else:
             kind = b'"type":"custom","custom":{"name":%b,"input":""}' % name
         opening = part.index, _encode(part.call_id), kind
         return b'"tool_calls":[{"index":%d,"id":%b,%b}]' % opening
 
-    def _input(self, text: str, told: _Choice) -> list[bytes]:
+    def _input(self, text: str, target: _ChatChoice) -> list[bytes]:
         """Returns the chunk for more input of a custom tool."""
         if not text:
             return []
         custom = b'{"input":%b}' % _encode(text)
-        call = b'"tool_calls":[{"index":%d,"custom":%b}]' % (told.call_index, custom)
-        return [told.delta, call, self._tail]
+        call = b'"tool_calls":[{"index":%d,"custom":%b}]' % (target.call_index, custom)
+        return [target.delta, call, self._tail]
 
-    def _rest(self, told: _Choice) -> list[bytes]:
+    def _rest(self, target: _ChatChoice) -> list[bytes]:
         """Returns the chunk for the input that is still buffered when a custom tool's call ends."""
-        reader, told.input = told.input, None
-        return [] if reader is None else self._input(reader.rest(), told)
+        reader, target.input = target.input, None
+        return [] if reader is None else self._input(reader.rest(), target)
 
     def _finish(self, finish: FinishReason, *, is_call: bool) -> str:
         if not is_call or finish is not FinishReason.STOP:

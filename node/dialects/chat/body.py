@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.base import AnswerHead
-from node.dialects.chat.answer import ChatAnswer, ChatStyle, ReasoningField
+from node.dialects.chat.answer import ChatStyle, ChatWriter, ReasoningField
 from node.dialects.chat.messages import MessageBody, read_messages
 from node.dialects.chat.tools import (
     FunctionBody,
@@ -24,14 +24,14 @@ from node.dialects.fields.field_table import (
     only,
     unsupported,
 )
-from node.dialects.fields.openai_body import NOTES, REFUSED, OpenAIBody, wants_usage
+from node.dialects.fields.openai_body import NOTES, REFUSED, OpenAIBody, includes_usage
 from node.dialects.fields.refusals import IGNORED, budgets_elsewhere, refuse_reasoning, renamed
 from node.dialects.fields.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.fields.template import Effort, template_options
 from node.dialects.fields.thinking import (
     THINKING_NOTES,
     Budget,
-    ThinkingBody,
+    ChatThinkingBody,
     ThinkingFields,
     thinking_tokens,
 )
@@ -63,7 +63,7 @@ class ChatBody(OpenAIBody, ThinkingFields):
     function_call: object = None
     reasoning_effort: Effort | None = None
     reasoning: _Reasoning | None = None
-    thinking: ThinkingBody | None = None
+    thinking: ChatThinkingBody | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
@@ -151,22 +151,22 @@ CHAT = FieldTable(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedChat:
+class ChatRequest:
     """A parsed chat request."""
 
     request: TextRequest
     style: ChatStyle
 
-    def writer(self, head: AnswerHead) -> ChatAnswer:
-        return ChatAnswer(head, self.style)
+    def writer(self, head: AnswerHead) -> ChatWriter:
+        return ChatWriter(head, self.style)
 
 
-def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content") -> AskedChat:
+def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content") -> ChatRequest:
     """Parses a request body; the response has its reasoning in `reasoning_field`. Raises
     `BadRequest` or `Unsupported`."""
     parsed = CHAT.read(body)
     messages = read_messages(parsed.messages)
-    usage = wants_usage(parsed)
+    usage = includes_usage(parsed)
     is_legacy = bool(parsed.functions)
     tools, choice = _tools(parsed)
     request = TextRequest(
@@ -204,7 +204,7 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         has_logprobs=request.logprobs is not None,
         custom=tools.custom,
     )
-    return AskedChat(request, style)
+    return ChatRequest(request, style)
 
 
 def _thinks(body: ChatBody) -> bool | None:

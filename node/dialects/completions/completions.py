@@ -24,8 +24,8 @@ from node.dialects.fields.openai_body import (
     NOTES,
     REFUSED,
     OpenAIBody,
+    includes_usage,
     usage_fields,
-    wants_usage,
 )
 from node.dialects.fields.refusals import BUDGETS_ELSEWHERE, IGNORED, renamed
 from node.dialects.fields.sampling import Count, sampling_params, stop_strings, token_limit
@@ -113,20 +113,20 @@ class CompletionStyle:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCompletion:
+class CompletionRequest:
     """A parsed completion request."""
 
     request: TextRequest
     style: CompletionStyle
 
-    def writer(self, head: AnswerHead) -> "CompletionAnswer":
-        return CompletionAnswer(head, self.style)
+    def writer(self, head: AnswerHead) -> "CompletionWriter":
+        return CompletionWriter(head, self.style)
 
 
-def read_completion(body: bytes) -> AskedCompletion:
+def read_completion(body: bytes) -> CompletionRequest:
     """Parses a request body. Raises `BadRequest` or `Unsupported`."""
     parsed = COMPLETIONS.read(body)
-    usage = wants_usage(parsed)
+    usage = includes_usage(parsed)
     choices = parsed.n or 1
     if parsed.best_of not in (None, 1, choices):
         raise Unsupported(
@@ -147,7 +147,7 @@ def read_completion(body: bytes) -> AskedCompletion:
         choices=choices,
     )
     style = CompletionStyle(usage, choices, has_logprobs=parsed.logprobs is not None)
-    return AskedCompletion(request, style)
+    return CompletionRequest(request, style)
 
 
 def _prompt(value: object) -> str | tuple[int, ...]:
@@ -169,7 +169,7 @@ def _is_token(item: object) -> bool:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _CompletionChoice:
     """The bytes that begin each chunk of one choice, and the offset at which its next token
     begins."""
 
@@ -177,10 +177,10 @@ class _Choice:
     offsets: TextOffsets = field(default_factory=TextOffsets)
 
 
-class CompletionAnswer:
+class CompletionWriter:
     """Serializes the response to a completion request; every part is plain text."""
 
-    silence = KEEP_ALIVE
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, head: AnswerHead, style: CompletionStyle) -> None:
         self._style = style
@@ -196,7 +196,8 @@ class CompletionAnswer:
         self._end = b"]}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}' + self._end
         self._choices = [
-            _Choice(self._chunk + b'{"index":%d,"text":' % index) for index in range(style.choices)
+            _CompletionChoice(self._chunk + b'{"index":%d,"text":' % index)
+            for index in range(style.choices)
         ]
 
     def accepted(self, accepted: Accepted) -> None:
@@ -204,10 +205,10 @@ class CompletionAnswer:
 
     def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         pieces: list[bytes] = []
-        told = self._choices[choice]
+        target = self._choices[choice]
         for part in parts:
-            tail = self._logprobs_tail(part, told) if part.logprobs else self._tail
-            pieces += (told.head, _encode(part.text), tail)
+            tail = self._logprobs_tail(part, target) if part.logprobs else self._tail
+            pieces += (target.head, _encode(part.text), tail)
         return b"".join(pieces)
 
     def ending(self, last: Delta) -> bytes:
@@ -240,6 +241,6 @@ class CompletionAnswer:
             "finish_reason": collected.finish.value,
         }
 
-    def _logprobs_tail(self, part: Part, told: _Choice) -> bytes:
-        lists = _encode(told.offsets.lists(part.logprobs))
+    def _logprobs_tail(self, part: Part, target: _CompletionChoice) -> bytes:
+        lists = _encode(target.offsets.lists(part.logprobs))
         return b',"logprobs":' + lists + b',"finish_reason":null}' + self._end

@@ -37,11 +37,11 @@ def arguments_of(text: str) -> str:
 
 def input_of(arguments: str) -> str:
     """Returns the input of a call whose arguments are complete."""
-    reader = InputReader()
-    return reader.take(arguments) + reader.rest()
+    reader = CustomInputReader()
+    return reader.feed(arguments) + reader.rest()
 
 
-class InputReader:
+class CustomInputReader:
     """Extracts the input from the JSON of a call's arguments as it streams in, in pieces of any
     length.
 
@@ -50,7 +50,7 @@ class InputReader:
     """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffer = ""
         """Received, but not returned yet."""
         self._others: list[str] = []
         """Pieces received of arguments of another form."""
@@ -59,50 +59,50 @@ class InputReader:
         self._has_ended = False
         """True after the end of the input; anything behind it is dropped."""
 
-    def take(self, piece: str) -> str:
+    def feed(self, piece: str) -> str:
         """Returns the input that is complete with this piece; may be empty."""
         if self._has_ended:
             return ""
         if self._others:
             self._others.append(piece)
             return ""
-        self._held += piece
+        self._buffer += piece
         if not self._is_inside and not self._begin():
             return ""
-        found = _CHARACTERS.match(self._held)
+        found = _CHARACTERS.match(self._buffer)
         end = found.end() if found else 0
-        text, self._held = self._held[:end], self._held[end:]
-        self._has_ended = self._held.startswith('"')
+        text, self._buffer = self._buffer[:end], self._buffer[end:]
+        self._has_ended = self._buffer.startswith('"')
         return _decoded(text)
 
     @property
     def is_whole(self) -> bool:
         """True if the arguments have been received up to the end of the input."""
-        held = "".join(self._others) or self._held
-        return self._has_ended or (not self._is_inside and _is_json(held))
+        buffered = "".join(self._others) or self._buffer
+        return self._has_ended or (not self._is_inside and _is_json(buffered))
 
     def rest(self) -> str:
         """Returns the rest of the input at the end of the call."""
         if self._is_inside:
             return ""
-        held = "".join(self._others) or self._held
+        buffered = "".join(self._others) or self._buffer
         try:
-            given = json.loads(held)
+            given = json.loads(buffered)
         except (ValueError, RecursionError):
-            return held
+            return buffered
         values = list(given.values()) if isinstance(given, dict) else [given]
         if isinstance(given, dict) and isinstance(given.get(INPUT), str):
             values = [given[INPUT]]
-        return _whole(values[0]) if len(values) == 1 and isinstance(values[0], str) else held
+        return _whole(values[0]) if len(values) == 1 and isinstance(values[0], str) else buffered
 
     def _begin(self) -> bool:
         """Returns True if the input has begun."""
-        found = _BEGIN.match(self._held)
+        found = _BEGIN.match(self._buffer)
         if found is not None:
-            self._held = self._held[found.end() :]
+            self._buffer = self._buffer[found.end() :]
             self._is_inside = True
-        elif len(self._held) > _LONGEST_BEGIN:
-            self._others.append(self._held)
+        elif len(self._buffer) > _LONGEST_BEGIN:
+            self._others.append(self._buffer)
         return self._is_inside
 
 

@@ -62,8 +62,10 @@ def custom_tool(
     if grammar is None:
         return Tool(function, path, is_custom=True)
     pattern = pattern_of(grammar.syntax, grammar.definition)
-    is_unheld = pattern is None
-    return Tool(function, grammar.path, is_custom=True, pattern=pattern, is_unheld=is_unheld)
+    is_unenforceable = pattern is None
+    return Tool(
+        function, grammar.path, is_custom=True, pattern=pattern, is_unenforceable=is_unenforceable
+    )
 
 
 def _grammar(value: Mapping[str, Any], path: str) -> InputGrammar:

@@ -42,7 +42,7 @@ class Refusal:
 
     is_neutral: Callable[[object], bool]
     """True for values that have no effect; those are accepted."""
-    taken: str
+    accepted: str
     """The accepted values in words, for the documentation and the error message: `null or 1`."""
     why: str = ""
     """A sentence for the error message that says more than "not supported"; may be empty."""
@@ -100,14 +100,14 @@ class FieldTable(Generic[Body]):
         extra = parsed.model_extra or {}
         for name, refusal in self.refused.items():
             if not refusal.is_neutral(extra.get(name)):
-                raise Unsupported(refusal.why or _not_taken(name, refusal.taken), param=name)
+                raise Unsupported(refusal.why or _not_accepted(name, refusal.accepted), param=name)
         return parsed
 
 
-def _not_taken(name: str, taken: str) -> str:
-    if taken == "null":
+def _not_accepted(name: str, accepted: str) -> str:
+    if accepted == "null":
         return f"This version of mlx-fleet does not support {name}; leave it out."
-    return f"This version of mlx-fleet does not support this value of {name}; it may be {taken}."
+    return f"This version of mlx-fleet does not support this value of {name}; it may be {accepted}."
 
 
 def refuse_invalid(exc: ValidationError, prefix: str = "") -> NoReturn:

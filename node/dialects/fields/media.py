@@ -28,13 +28,13 @@ def media_part(part: Mapping[str, Any], path: str) -> MediaPart | None:
 def text_only(messages: Sequence[Message]) -> list[Message]:
     """Returns the messages with a line of text in place of each media part. Raises `Unsupported`
     for media in the user's current message."""
-    asked = _asked(messages)
-    if asked is not None:
-        _refuse_shown_now(messages[asked].content)
+    current = _current_user_message(messages)
+    if current is not None:
+        _refuse_current_media(messages[current].content)
     return [_as_text(each) if _has_media(each.content) else each for each in messages]
 
 
-def _asked(messages: Sequence[Message]) -> int | None:
+def _current_user_message(messages: Sequence[Message]) -> int | None:
     """Returns the index of the user's message that this request answers; None if it answers tool
     results. After tool results, clients put a tool's images into a user message where results have
     no place for them."""
@@ -51,7 +51,7 @@ def _has_media(content: Content) -> bool:
     return not isinstance(content, str) and any(isinstance(part, MediaPart) for part in content)
 
 
-def _refuse_shown_now(content: Content) -> None:
+def _refuse_current_media(content: Content) -> None:
     """Raises `Unsupported` for media at the end of the message, or at its beginning with one text
     behind them. Media before other texts were refused in an earlier request: clients join all user
     messages that got no response into one, and send it again with each later request."""

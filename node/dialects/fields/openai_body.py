@@ -14,7 +14,7 @@ from node.errors import BadRequest, EngineFault
 from node.ipc.messages import RowUsage
 
 
-class StreamOptions(Lenient):
+class OpenAIStreamOptions(Lenient):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
@@ -28,11 +28,11 @@ class OpenAIBody(SamplingFields, ConstraintFields):
     max_completion_tokens: Count | None = None
     stop: object = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: OpenAIStreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
 
-def wants_usage(body: OpenAIBody) -> bool:
+def includes_usage(body: OpenAIBody) -> bool:
     """Returns True if the stream is to end with a chunk that has the usage. Raises `BadRequest` or
     `Unsupported`."""
     options = body.stream_options

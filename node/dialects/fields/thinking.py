@@ -37,7 +37,7 @@ THINKING_NOTES = {
 """Notes for a dialect's `FieldTable`."""
 
 
-class ThinkingBody(Lenient):
+class ChatThinkingBody(Lenient):
     """The object `thinking` that some vendors have in chat requests."""
 
     type: str

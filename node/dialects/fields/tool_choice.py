@@ -110,7 +110,7 @@ def check_arguments(tools: Sequence[Tool], choice: ToolChoice) -> None:
         return
     for tool in tools:
         is_callable = choice.callable_tools is None or tool.name in choice.callable_tools
-        if is_callable and choice.must_call and tool.is_unheld:
+        if is_callable and choice.must_call and tool.is_unenforceable:
             raise unsupported("a forced call of a tool with this grammar", tool.param)
         is_held = choice.must_call or tool.function.get("strict") is True
         if is_callable and is_held and _excludes_objects(tool.parameters):

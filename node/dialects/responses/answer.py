@@ -116,7 +116,7 @@ class ResponseObject:
         # A JSON object without its closing brace, so that more members can follow.
         self._opening = _encode(fields)[:-1]
 
-    def spell(
+    def serialize(
         self,
         status: Status,
         output: Sequence[bytes],
@@ -138,7 +138,7 @@ class ResponseObject:
         return b"".join(pieces) + b"]}"
 
 
-class ItemSpeller:
+class ItemSerializer:
     """Serializes output items."""
 
     def __init__(self, facts: ResponseFacts, head: AnswerHead) -> None:
@@ -158,7 +158,9 @@ class ItemSpeller:
         prefix = _SEARCH_PREFIX if self.is_search(segment) else prefix
         return item_id(self._head, prefix, index)
 
-    def spell(self, segment: Segment, index: int, status: Status, *, is_new: bool = False) -> bytes:
+    def serialize(
+        self, segment: Segment, index: int, status: Status, *, is_new: bool = False
+    ) -> bytes:
         """Returns the JSON of the item at `index`; with `is_new`, it has no content yet. A call's
         text is its arguments, or a custom tool's input."""
         item: dict[str, Any] = {"id": self.item_id(segment, index)}
@@ -218,7 +220,7 @@ def _object(text: str) -> object:
         return {}
 
 
-def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
+def checked_usage(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
     """Checks the usage of a sequence that ended with `finish`; None only if it was cancelled
     without any. Raises `EngineFault` if the engine reported no usage."""
     if usage is None and finish is not FinishReason.CANCELLED:

@@ -44,7 +44,7 @@ from node.ipc.generate import Constraint
 from node.request import NO_ITEM, Message, TextRequest
 
 
-def read_responses(data: bytes) -> "AskedResponse":
+def read_responses(data: bytes) -> "ResponsesRequest":
     """Parses the body of `/v1/responses`. Raises `BadRequest` or `Unsupported`."""
     body = RESPONSES.read(data)
     items = _items(body)
@@ -69,8 +69,8 @@ def read_responses(data: bytes) -> "AskedResponse":
         logprobs=_logprobs(body),
     )
     facts = _facts(body, reasoning)
-    asked = AskedResponse(request, facts, tuple(items), references(items), body.tools)
-    return asked if asked.needs_history else asked.with_history(History())
+    parsed = ResponsesRequest(request, facts, tuple(items), references(items), body.tools)
+    return parsed if parsed.needs_history else parsed.with_history(History())
 
 
 def _facts(body: ResponsesBody, reasoning: ReasoningBody) -> ResponseFacts:
@@ -90,7 +90,7 @@ def _facts(body: ResponsesBody, reasoning: ReasoningBody) -> ResponseFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedResponse:
+class ResponsesRequest:
     """A parsed request. It is complete after `with_history`, which `read_responses` calls itself if
     the body refers to nothing stored."""
 
@@ -108,7 +108,7 @@ class AskedResponse:
         """True if the body refers to stored responses or items."""
         return self.facts.previous_id is not None or bool(self.references)
 
-    def with_history(self, history: History) -> "AskedResponse":
+    def with_history(self, history: History) -> "ResponsesRequest":
         """Returns the request with all references resolved. Raises `UnknownItem`, `BadRequest` if
         there is no message to respond to, and `Unsupported` for media in the user's current
         message."""
@@ -125,7 +125,7 @@ class AskedResponse:
         whole = replace(self, items=tuple(items), references=())
         return whole._with_tools(history, text_only(messages))
 
-    def _with_tools(self, history: History, messages: Sequence[Message]) -> "AskedResponse":
+    def _with_tools(self, history: History, messages: Sequence[Message]) -> "ResponsesRequest":
         """Returns the request with its tools, including those that input items add. Raises
         `BadRequest` or `Unsupported`."""
         items = [*history.items, *self.items]

@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected, Segment
-from node.dialects.fields.custom_input import InputReader, input_of
+from node.dialects.fields.custom_input import CustomInputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
 from node.dialects.responses.answer import (
     STATUS,
-    ItemSpeller,
+    ItemSerializer,
     ResponseFacts,
     ResponseObject,
     Status,
     StoredResponse,
+    checked_usage,
     input_item_id,
     response_id,
-    usage_of,
 )
 from node.dialects.responses.items import Item, is_hosted, stored_item
 from node.errors import NodeError
@@ -91,7 +91,7 @@ class _OpenItem:
         self.index = index
         self.events = events
         """None for a call, which has no parts."""
-        self.input = InputReader() if is_custom else None
+        self.input = CustomInputReader() if is_custom else None
         """Reads the input of a custom tool's call; None for any other item."""
         self.is_silent = is_silent
         """True: the item has events for its beginning and its end only."""
@@ -129,7 +129,7 @@ class ResponseWriter:
     """Writes one response. Beyond `Writer`, `ending` and `whole` accept a cancelled response,
     `snapshot` returns the response so far, and `record` what the response store keeps."""
 
-    silence = KEEP_ALIVE
+    keep_alive = KEEP_ALIVE
 
     def __init__(
         self, request: TextRequest, facts: ResponseFacts, items: Sequence[Item], head: AnswerHead
@@ -138,7 +138,7 @@ class ResponseWriter:
         self._head = head
         self._input = items
         self._object = ResponseObject(request, facts, head)
-        self._items = ItemSpeller(facts, head)
+        self._items = ItemSerializer(facts, head)
         self._number = 0
         """Sequence number of the next event."""
         self._output: list[bytes] = []
@@ -160,7 +160,7 @@ class ResponseWriter:
                 continue
             if item is None or (kind is not item.kind and kind is not PartKind.TOOL_ARGS):
                 item = self._begin(pieces, Segment(kind, ""))
-            text = part.text if item.input is None else item.input.take(part.text)
+            text = part.text if item.input is None else item.input.feed(part.text)
             if item.is_silent:
                 item.texts.append(text)
             elif text:
@@ -169,12 +169,12 @@ class ResponseWriter:
 
     def ending(self, last: Delta) -> bytes:
         finish = last.finish or FinishReason.STOP
-        usage = usage_of(finish, last.usage)
+        usage = checked_usage(finish, last.usage)
         pieces: list[bytes] = []
         self._create(pieces)
         status = STATUS[finish]
         self._end_item(pieces, "completed" if status == "completed" else "incomplete")
-        self._final = self._object.spell(status, self._output, usage)
+        self._final = self._object.serialize(status, self._output, usage)
         self._add(pieces, _FINAL_EVENT[status], {"response": msgspec.Raw(self._final)})
         return b"".join(pieces)
 
@@ -185,14 +185,14 @@ class ResponseWriter:
             self._number += 1
             return event(response_error(error.kind, fields, 0), "error")
         self._end_item(pieces, "incomplete")
-        self._final = self._object.spell("failed", self._output, error=error)
+        self._final = self._object.serialize("failed", self._output, error=error)
         self._add(pieces, _FINAL_EVENT["failed"], {"response": msgspec.Raw(self._final)})
         return b"".join(pieces)
 
     def whole(self, answers: Sequence[Collected]) -> bytes:
         collected = answers[0]
         status = STATUS[collected.finish]
-        usage = usage_of(collected.finish, collected.usage)
+        usage = checked_usage(collected.finish, collected.usage)
         last = len(collected.segments) - 1
         for index, segment in enumerate(collected.segments):
             is_cut = status != "completed" and index == last
@@ -201,8 +201,8 @@ class ResponseWriter:
             if self._items.is_custom(segment):
                 segment.text = input_of(segment.text)
             state: Status = "incomplete" if is_cut else "completed"
-            self._output.append(self._items.spell(segment, index, state))
-        self._final = self._object.spell(status, self._output, usage)
+            self._output.append(self._items.serialize(segment, index, state))
+        self._final = self._object.serialize(status, self._output, usage)
         return self._final
 
     def snapshot(self) -> bytes:
@@ -239,13 +239,13 @@ class ResponseWriter:
         output, item = list(self._output), self._open
         if item is not None:
             state: Status = "in_progress" if status == "in_progress" else "incomplete"
-            output.append(self._items.spell(item.whole(), item.index, state))
-        return self._object.spell(status, output)
+            output.append(self._items.serialize(item.whole(), item.index, state))
+        return self._object.serialize(status, output)
 
     def _create(self, pieces: list[bytes]) -> None:
         """Adds the events before the first item, once."""
         if not self._number:
-            response = msgspec.Raw(self._object.spell("in_progress", ()))
+            response = msgspec.Raw(self._object.serialize("in_progress", ()))
             self._add(pieces, "response.created", {"response": response})
             self._add(pieces, "response.in_progress", {"response": response})
 
@@ -275,7 +275,7 @@ class ResponseWriter:
             is_silent=self._items.is_search(segment),
         )
         self._open = item
-        new = msgspec.Raw(self._items.spell(segment, index, "in_progress", is_new=True))
+        new = msgspec.Raw(self._items.serialize(segment, index, "in_progress", is_new=True))
         self._add(pieces, "response.output_item.added", {"output_index": index, "item": new})
         if events is not None:
             fields = item.place | {"part": self._items.part(segment)}
@@ -304,9 +304,9 @@ class ResponseWriter:
             self._end_call(pieces, item)
         else:
             # Clients run a call once its item is done, whatever its status.
-            self._output.append(self._items.spell(segment, item.index, status))
+            self._output.append(self._items.serialize(segment, item.index, status))
             return
-        done = self._items.spell(segment, item.index, status)
+        done = self._items.serialize(segment, item.index, status)
         self._output.append(done)
         fields = {"output_index": item.index, "item": msgspec.Raw(done)}
         self._add(pieces, "response.output_item.done", fields)

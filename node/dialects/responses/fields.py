@@ -58,7 +58,7 @@ class TextBody(Lenient):
     verbosity: str | None = None
 
 
-class StreamOptions(Lenient):
+class ResponsesStreamOptions(Lenient):
     include_obfuscation: bool | None = None
 
 
@@ -75,7 +75,7 @@ class ResponsesBody(SamplingFields, ThinkingFields):
     max_output_tokens: Count | None = None
     stop: object = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
     store: bool | None = None
     include: Annotated[list[str], FIRST_FAULT] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -101,8 +101,8 @@ def _is_plain_cache(value: object) -> bool:
     """True if the cache options are hints at most."""
     if not isinstance(value, Mapping):
         return value is None
-    asked = {key for key, each in value.items() if each}
-    return asked <= {"mode", "ttl"} and value.get("mode") in (None, "implicit")
+    given = {key for key, each in value.items() if each}
+    return given <= {"mode", "ttl"} and value.get("mode") in (None, "implicit")
 
 
 RESPONSES: FieldTable[ResponsesBody] = FieldTable(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from node.dialects.responses.items import (
     Item,
-    called,
+    call_of,
     content_of,
     is_hosted,
     is_output,
@@ -159,7 +159,7 @@ class _Turns:
         kind = kind_of(item)
         if kind == "message":
             self._message(item, path)
-        elif (call := called(item, path)) is not None:
+        elif (call := call_of(item, path)) is not None:
             self._call(call, item)
         elif is_output(kind):
             self._output(item, path)
@@ -177,7 +177,7 @@ class _Turns:
             self.messages.append(answer.message)
         self._answer = _Answer()
 
-    def _go_on(self, item: Item) -> _Answer:
+    def _response_of(self, item: Item) -> _Answer:
         """Returns the response that the item belongs to: the open one, unless the item's id names
         another."""
         source = _source(item)
@@ -206,24 +206,24 @@ class _Turns:
         text = "" if content is None else "".join(texts_in(content, f"{path}.content"))
         if not text:
             return
-        answer = self._go_on(item)
+        answer = self._response_of(item)
         if answer.ends_with_text:
             # Consecutive texts are different responses: one response has its text in a single item
             # unless another item lies between.
             self.end_answer()
-            answer = self._go_on(item)
+            answer = self._response_of(item)
         answer.texts.append(text)
         answer.ends_with_text = True
 
     def _add_reasoning(self, item: Item, path: str) -> None:
         text = reasoning_text(item, path)
         if text:
-            answer = self._go_on(item)
+            answer = self._response_of(item)
             answer.reasoning.append(text)
             answer.ends_with_text = False
 
     def _call(self, call: ToolCall, item: Item) -> None:
-        answer = self._go_on(item)
+        answer = self._response_of(item)
         answer.calls.append(call)
         answer.ends_with_text = False
         self._names[call.call_id] = call.name

@@ -93,7 +93,7 @@ def is_output(kind: object) -> bool:
     return isinstance(kind, str) and kind.endswith("_output") and kind in _KEPT
 
 
-def called(item: Item, path: str) -> ToolCall | None:
+def call_of(item: Item, path: str) -> ToolCall | None:
     """Returns the call of an item; None if it is not a call. Raises `BadRequest`."""
     kind = kind_of(item)
     if kind in CLIENT_CALLS:

@@ -44,7 +44,7 @@ _SEARCHED = {
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
 
-class _Function(Lenient):
+class _FunctionToolBody(Lenient):
     name: _Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
@@ -53,26 +53,26 @@ class _Function(Lenient):
     allowed_callers: Annotated[list[str], FIRST_FAULT] | None = None
 
 
-class _Custom(Lenient):
+class _CustomToolBody(Lenient):
     name: _Name
     description: str | None = None
     format: dict[str, Any] | None = None
 
 
-class _Search(Lenient):
+class _ToolSearchBody(Lenient):
     """A search for tools that the client runs."""
 
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
-class _Namespace(Lenient):
+class _NamespaceBody(Lenient):
     name: _Name
     description: str | None = None
     tools: Annotated[list[dict[str, Any]], FIRST_FAULT, Field(min_length=1)]
 
 
-class _Chosen(Lenient):
+class _ChosenToolBody(Lenient):
     """A tool that a choice names."""
 
     name: str
@@ -108,24 +108,24 @@ class ToolSet:
 def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
     """Parses the field `tools` and the tools that input items add. Raises `BadRequest`, or
     `Unsupported` for other tools that only the client could run."""
-    reader = _Reader()
+    collector = _ToolCollector()
     if value is not None:
-        reader.read_all(value, "tools")
-    reader.may_replace = True
+        collector.read_all(value, "tools")
+    collector.may_replace = True
     for tools, path in added.front:
-        reader.read_all(tools, path)
-    front = dict(reader.tools)
+        collector.read_all(tools, path)
+    front = dict(collector.tools)
     for tools, path in added.late:
-        reader.read_all(tools, path)
-    late = tuple(tool for name, tool in reader.tools.items() if front.get(name) is not tool)
-    declared = DeclaredTools(tuple(reader.tools.values()), tuple(reader.left_out))
-    searches = SEARCH in reader.tools and reader.searches
+        collector.read_all(tools, path)
+    late = tuple(tool for name, tool in collector.tools.items() if front.get(name) is not tool)
+    declared = DeclaredTools(tuple(collector.tools.values()), tuple(collector.left_out))
+    searches = SEARCH in collector.tools and collector.searches
     return ToolSet(
         declared,
         tuple(front.values()),
         late,
-        reader.shown,
-        reader.namespaces,
+        collector.shown,
+        collector.namespaces,
         declared.custom,
         searches,
     )
@@ -177,11 +177,11 @@ def _tool_name(value: object, path: str) -> str:
         raise unsupported(
             f"a choice of type {kind}, only of functions and custom tools", f"{path}.type"
         )
-    chosen: _Chosen = _validated(_Chosen, value, path)
+    chosen: _ChosenToolBody = _validated(_ChosenToolBody, value, path)
     return model_name(chosen.name, chosen.namespace)
 
 
-class _Reader:
+class _ToolCollector:
     """Collects tools from several lists."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class _Reader:
         return self._tool(tool, path, None)
 
     def _search(self, tool: dict[str, Any], path: str) -> dict[str, Any]:
-        body: _Search = _validated(_Search, tool, path)
+        body: _ToolSearchBody = _validated(_ToolSearchBody, tool, path)
         given = _SEARCHED if body.parameters is None else body.parameters
         about = body.description or "Finds tools that can be called then."
         definition = {"name": SEARCH, "description": about}
@@ -222,7 +222,7 @@ class _Reader:
         return {**definition, "type": SEARCH, "execution": "client"}
 
     def _namespace(self, tool: object, path: str) -> dict[str, Any] | None:
-        body = _validated(_Namespace, tool, path)
+        body = _validated(_NamespaceBody, tool, path)
         shown: list[dict[str, Any]] = []
         for at, inner in enumerate(body.tools):
             # The model sees no namespaces, so the first tool has the namespace's description.
@@ -257,7 +257,7 @@ class _Reader:
     def _function(
         self, tool: object, path: str, namespace: str | None, about: str
     ) -> dict[str, Any]:
-        body = _validated(_Function, tool, path)
+        body = _validated(_FunctionToolBody, tool, path)
         _refuse_options(body, path)
         definition = _definition(body, model_name(body.name, namespace), about, path)
         self._add(Tool(definition, f"{path}.parameters"), body.name, namespace, path)
@@ -269,7 +269,7 @@ class _Reader:
         return shown
 
     def _custom(self, tool: object, path: str, namespace: str | None, about: str) -> dict[str, Any]:
-        body = _validated(_Custom, tool, path)
+        body = _validated(_CustomToolBody, tool, path)
         grammar = read_format(body.format, f"{path}.format")
         description = "\n\n".join(filter(None, (about, body.description)))
         made = custom_tool(model_name(body.name, namespace), description, grammar, path)
@@ -286,7 +286,7 @@ class _Reader:
             self.namespaces[tool.name] = (namespace, name)
 
 
-def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, Any]:
+def _definition(body: _FunctionToolBody, name: str, about: str, path: str) -> dict[str, Any]:
     texts = [about, body.description or ""]
     if body.output_schema is not None:
         schema = msgspec.json.encode(tool_schema(body.output_schema, path)).decode()
@@ -302,7 +302,7 @@ def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, 
     return function
 
 
-def _refuse_options(body: _Function, path: str) -> None:
+def _refuse_options(body: _FunctionToolBody, path: str) -> None:
     if body.allowed_callers is not None and "direct" not in body.allowed_callers:
         raise unsupported("functions that only programs call", f"{path}.allowed_callers")
     if (body.model_extra or {}).get("async"):

@@ -41,7 +41,7 @@ EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 OFF_EFFORTS = ("no_think", "none", "minimal", "low")
 """Values of an effort variable that may stand for no thinking, best first."""
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort")
-KEEPING = {
+KEEP_REASONING = {
     "preserve_thinking": True,
     "preserved_thinking": True,
     "clear_thinking": False,
@@ -106,8 +106,8 @@ class Abilities:
     """It accepts reasoning as a part of the content."""
     reasoning_fields: tuple[str, ...] = ()
     """Names of message fields in which it may look for reasoning."""
-    keeping: Mapping[str, bool] = field(default_factory=dict)
-    """The entries of `KEEPING` that it reads."""
+    keep_reasoning: Mapping[str, bool] = field(default_factory=dict)
+    """The entries of `KEEP_REASONING` that it reads."""
     efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By each variable that it reads: the values of `EFFORTS` that it accepts."""
     off_efforts: Mapping[str, str] = field(default_factory=dict)
@@ -295,7 +295,9 @@ def _reasoning(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
     part = [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]
     return {
         "reasoning_fields": fields,
-        "keeping": {name: value for name, value in KEEPING.items() if template.mentions(name)},
+        "keep_reasoning": {
+            name: value for name, value in KEEP_REASONING.items() if template.mentions(name)
+        },
         "text_beside_reasoning": probe.text(with_text) is not None or probe.text(without) is None,
         "reasoning_part": template.mentions("thinking")
         and probe.shows([user(), assistant(part), user(LATER)], THOUGHT, ANSWER, LATER)

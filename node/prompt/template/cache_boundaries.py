@@ -3,7 +3,7 @@
 from bisect import bisect_left
 
 from node.prompt.template.chat import Chat, NextTurn
-from node.prompt.template.item_ends import Marks, Places, find_places
+from node.prompt.template.item_ends import Marks, PromptLayout, find_layout
 from node.prompt.tokenize import Encoded
 from node.request import TextRequest
 
@@ -23,7 +23,7 @@ def boundaries(encoded: Encoded, following: NextTurn, shared: int) -> tuple[int,
     return tuple(sorted(counts - {0, len(encoded.ids)}))
 
 
-def find_chat_places(request: TextRequest, chat: Chat, encoded: Encoded) -> Places | None:
+def find_chat_layout(request: TextRequest, chat: Chat, encoded: Encoded) -> PromptLayout | None:
     if chat.following is None or request.messages is None:
         return None
     marks, messages = chat.following.marks, request.messages
@@ -39,7 +39,7 @@ def find_chat_places(request: TextRequest, chat: Chat, encoded: Encoded) -> Plac
     if marks.front is not None and marks.front <= chat.shared:
         count = reusable_tokens(encoded, marks.front)
         front = encoded.ends[count - 1] if count else 0
-    return find_places(messages, chat.text, Marks(ends, front), encoded.tokens_within)
+    return find_layout(messages, chat.text, Marks(ends, front), encoded.tokens_within)
 
 
 def reusable_tokens(encoded: Encoded, shared: int) -> int:

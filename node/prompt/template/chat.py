@@ -125,8 +125,8 @@ class ChatRenderer:
             return variables
         # Reasoning that is dropped at the next user message takes a whole loop of calls out of the
         # cache.
-        is_kept = bool(request.tools) and gives_reasoning(messages)
-        kept = self.abilities.keeping if is_kept else {}
+        is_kept = bool(request.tools) and returns_reasoning(messages)
+        kept = self.abilities.keep_reasoning if is_kept else {}
         variables = {**kept, **variables}
         if self.template.asks_empty_reasoning:
             variables[EMPTY_REASONING] = self._closes_reasoning(variables)
@@ -156,7 +156,7 @@ class ChatRenderer:
         messages = request.messages or ()
         if messages[-1].role == "assistant":
             return (_USER,)
-        reasoning = ANSWER if gives_reasoning(messages) else ""
+        reasoning = ANSWER if returns_reasoning(messages) else ""
         if not request.tools or not self.abilities.calls:
             return (Message("assistant", ANSWER, reasoning), _USER)
         call = ToolCall(_CALL_ID, request.tools[0].name, "{}")
@@ -210,7 +210,7 @@ class ChatRenderer:
         return len(before) if text.startswith(before) else 0
 
 
-def gives_reasoning(messages: Sequence[Message]) -> bool:
+def returns_reasoning(messages: Sequence[Message]) -> bool:
     """True if the client sends back the reasoning of responses, as far as the chat shows it."""
     answers = [message for message in messages if message.role == "assistant"]
     return not answers or any(message.reasoning for message in answers)

@@ -12,7 +12,7 @@ from typing import Any
 
 from node.errors import BadRequest
 from node.prompt.template.rewrite_check import Render, Tools, keeps_words
-from node.prompt.template.stable_history import EMPTY_REASONING, steady
+from node.prompt.template.stable_history import EMPTY_REASONING, stabilized
 
 Turn = dict[str, Any]
 """A message as a template gets it."""
@@ -36,7 +36,7 @@ class ChatTemplate:
         ms if the program is changed."""
         self.text = text
         self.normalise = normalise
-        self._program = stopping(text)
+        self._program = with_loop_breaks(text)
         self._known: dict[str, Any] = dict(specials)
         if normalise:
             self._known[EMPTY_REASONING] = False
@@ -48,7 +48,7 @@ class ChatTemplate:
         self._wants_functions = self.mentions("functions")
         self._wants_datetime = self.mentions("datetime")
         if normalise:
-            self._program = steady(self._program, self._is_harmless)
+            self._program = stabilized(self._program, self._is_harmless)
 
     @property
     def asks_empty_reasoning(self) -> bool:
@@ -121,7 +121,7 @@ class ChatTemplate:
         return text
 
 
-def stopping(text: str) -> str:
+def with_loop_breaks(text: str) -> str:
     """Returns the template with a `break` in loops that search for an earlier message and continue
     after they have found it: with those, a chat of 800 messages takes seconds to render."""
     if _LOOK_BACK not in text:

@@ -31,7 +31,7 @@ class DroppedAnswers(NamedTuple):
     """Dropped once anything follows, if the client does not send reasoning back."""
 
 
-class Part(NamedTuple):
+class PartMarkers(NamedTuple):
     """The markers of a part of a response."""
 
     opening: str
@@ -42,13 +42,13 @@ class Part(NamedTuple):
         return "think" in self.opening.lower()
 
 
-def parts_of_answers(template: str, vocabulary: Collection[str]) -> list[Part]:
+def find_part_markers(template: str, vocabulary: Collection[str]) -> list[PartMarkers]:
     """Returns the parts that the template or the vocabulary shows."""
     names = [match.groups() for match in _CLOSING.finditer(template)]
     if "<think>" in vocabulary or "<think>" in template:
         names.append(("<", "think", ">"))
     parts = [
-        Part(f"{left}{name}{right}", f"{left}/{name}{right}")
+        PartMarkers(f"{left}{name}{right}", f"{left}/{name}{right}")
         for left, name, right in dict.fromkeys(names)
     ]
     # Reasoning first: responses begin with it.
@@ -56,7 +56,7 @@ def parts_of_answers(template: str, vocabulary: Collection[str]) -> list[Part]:
 
 
 def find_dropped(
-    chat: ChatRenderer, parts: Sequence[Part], encode: Encode, *, reads_reasoning: bool
+    chat: ChatRenderer, parts: Sequence[PartMarkers], encode: Encode, *, reads_reasoning: bool
 ) -> DroppedAnswers:
     """Finds the parts that the template drops. `reads_reasoning`: True if reasoning is parsed apart
     from content; a client can then send it back only in its own field."""
@@ -96,7 +96,7 @@ class _Probe:
         """Returns the text with the response. Raises `BadRequest`."""
         return self._chat.apply(_request(follow), [_USER, answer, follow], generation=False)
 
-    def drops(self, part: Part, follow: Message) -> bool:
+    def drops(self, part: PartMarkers, follow: Message) -> bool:
         """True if the part is missing at the beginning of the response."""
         if part.is_reasoning and self._reads_reasoning:
             answer, said = Message("assistant", ANSWER, "r"), part.opening

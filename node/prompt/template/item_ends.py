@@ -22,8 +22,8 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The part of the prompt for one item, or for all that comes before the first one."""
+class ItemSpan:
+    """The span of the prompt for one item, or for all that comes before the first one."""
 
     end: int
     """In characters; the end of an earlier item if its own is unknown."""
@@ -34,15 +34,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """The layout of one prompt: the parts for the items of its body."""
+class PromptLayout:
+    """The layout of one prompt: the spans of the items of its body."""
 
     text: str
     """The prompt's text; may be empty if all stretches have one byte for each character."""
     tokens_within: Callable[[int], int]
     """Returns the number of the prompt's tokens that lie wholly within a number of characters."""
-    preamble: Place
-    items: tuple[Place, ...]
+    preamble: ItemSpan
+    items: tuple[ItemSpan, ...]
     """The last items may be missing."""
 
 
@@ -56,7 +56,7 @@ class Marks:
     """End of everything before the first message that is not a system message."""
 
 
-def said(message: Message) -> str:
+def message_text(message: Message) -> str:
     """Returns a message's text as one string, without what prompts do not show of it."""
     content = message.content
     texts = [content] if isinstance(content, str) else [_text_of(part) for part in content]
@@ -73,14 +73,14 @@ def length_of(message: Message) -> int:
     return sum(map(len, texts)) + len(_called(message)) + len(message.reasoning)
 
 
-def bare_places(messages: Sequence[Message], tokens_within: Callable[[int], int]) -> Places:
+def bare_layout(messages: Sequence[Message], tokens_within: Callable[[int], int]) -> PromptLayout:
     """Returns the layout of a prompt that is only the messages' texts, concatenated."""
     texts, ends, length = [], {}, 0
     for number, message in enumerate(messages):
-        texts.append(said(message) + _called(message))
+        texts.append(message_text(message) + _called(message))
         length += len(texts[-1])
         ends[number] = length
-    return find_places(messages, "".join(texts), Marks(ends), tokens_within)
+    return find_layout(messages, "".join(texts), Marks(ends), tokens_within)
 
 
 def _called(message: Message) -> str:
@@ -91,15 +91,15 @@ def _text_of(part: TextPart | MediaPart) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def whole_text(text: str, length: int, tokens_within: Callable[[int], int]) -> Places:
+def whole_text_layout(text: str, length: int, tokens_within: Callable[[int], int]) -> PromptLayout:
     """Returns the layout of a prompt that is one item of `length` characters."""
-    item = Place(length, (Stretch(0, length, 1),))
-    return Places(text, tokens_within, Place(0), (item,))
+    item = ItemSpan(length, (Stretch(0, length, 1),))
+    return PromptLayout(text, tokens_within, ItemSpan(0), (item,))
 
 
-def find_places(
+def find_layout(
     messages: Sequence[Message], text: str, marks: Marks, tokens_within: Callable[[int], int]
-) -> Places:
+) -> PromptLayout:
     """Returns the layout of a chat's prompt with this text."""
     count = next((i for i, each in enumerate(messages) if each.role not in _SYSTEMS), len(messages))
     ends, front = dict(marks.ends), marks.front
@@ -107,21 +107,21 @@ def find_places(
         # A template may describe tools behind the system prompt.
         ends[count - 1] = front
     settled = _settled(ends)
-    places: dict[int, Place] = {}
+    spans: dict[int, ItemSpan] = {}
     if not count and front is not None and front <= min(ends.values(), default=front):
-        places[BEFORE_ITEMS] = Place(front)
+        spans[BEFORE_ITEMS] = ItemSpan(front)
     at = 0
     for number, message in enumerate(messages):
         if message.source == NO_ITEM:
             continue
-        before = places.get(message.source, Place(at))
+        before = spans.get(message.source, ItemSpan(at))
         at = max(at, settled.get(number, 0))
-        places[message.source] = _longer(before, message, text, at, marks.ends.get(number))
-    items, last = [], places.get(BEFORE_ITEMS, Place(0))
-    for source in range(max(places, default=BEFORE_ITEMS) + 1):
-        last = places.get(source, Place(last.end))
+        spans[message.source] = _longer(before, message, text, at, marks.ends.get(number))
+    items, last = [], spans.get(BEFORE_ITEMS, ItemSpan(0))
+    for source in range(max(spans, default=BEFORE_ITEMS) + 1):
+        last = spans.get(source, ItemSpan(last.end))
         items.append(last)
-    return Places(text, tokens_within, places.get(BEFORE_ITEMS, Place(0)), tuple(items))
+    return PromptLayout(text, tokens_within, spans.get(BEFORE_ITEMS, ItemSpan(0)), tuple(items))
 
 
 def _settled(ends: Mapping[int, int]) -> dict[int, int]:
@@ -134,9 +134,9 @@ def _settled(ends: Mapping[int, int]) -> dict[int, int]:
     return settled
 
 
-def _longer(before: Place, message: Message, text: str, at: int, end: int | None) -> Place:
-    """Returns the place with one more message, whose text ends at `end`."""
-    shown = said(message)
+def _longer(before: ItemSpan, message: Message, text: str, at: int, end: int | None) -> ItemSpan:
+    """Returns the span with one more message, whose text ends at `end`."""
+    shown = message_text(message)
     ahead_bytes = before.form_bytes + 1
     form_bytes = ahead_bytes + _bytes(shown) + 1
     if message.name:
@@ -145,7 +145,7 @@ def _longer(before: Place, message: Message, text: str, at: int, end: int | None
     if end is not None and end <= at:
         found = _stretch(shown, text, end, ahead_bytes)
         stretches = (*stretches, found) if found else stretches
-    return Place(at, stretches, form_bytes)
+    return ItemSpan(at, stretches, form_bytes)
 
 
 def _stretch(shown: str, text: str, end: int, ahead_bytes: int) -> Stretch | None:

@@ -36,7 +36,7 @@ _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 @dataclass(slots=True)
-class _Draft:
+class _MessageDraft:
     """A message while it is converted."""
 
     role: str
@@ -68,7 +68,7 @@ def build_turns(
 # --- messages --------------------------------------------------------------------------------
 
 
-def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
+def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_MessageDraft]:
     drafts, names = [], {}
     for message in messages:
         role: str = message.role
@@ -79,7 +79,7 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
                 continue
             role = role if abilities.developer else "system"
         names.update({call.call_id: call.name for call in message.tool_calls})
-        draft = _Draft(role, content, message.reasoning, message.tool_calls)
+        draft = _MessageDraft(role, content, message.reasoning, message.tool_calls)
         draft.content = _plain(draft, abilities)
         draft.call_id, draft.name = message.tool_call_id, message.name
         if role == "tool" and not draft.name:
@@ -88,7 +88,7 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
     return drafts
 
 
-def _plain(draft: _Draft, abilities: Abilities) -> Content:
+def _plain(draft: _MessageDraft, abilities: Abilities) -> Content:
     """Returns text-only content as one string, unless the template accepts a list of parts."""
     if draft.role == "assistant":
         # Parts of a response are joined as the model generated them.
@@ -96,7 +96,7 @@ def _plain(draft: _Draft, abilities: Abilities) -> Content:
     return draft.content if _takes_parts(draft, abilities) else _as_text(draft.content)
 
 
-def _takes_parts(draft: _Draft, abilities: Abilities) -> bool:
+def _takes_parts(draft: _MessageDraft, abilities: Abilities) -> bool:
     role = "system" if draft.role == "developer" else draft.role
     return role in abilities.parts
 
@@ -143,15 +143,15 @@ def _joined(first: Content, second: Content, gap: str = GAP) -> Content:
 # --- calls and results -----------------------------------------------------------------------
 
 
-def _native_calls(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
+def _native_calls(drafts: list[_MessageDraft], abilities: Abilities) -> list[_MessageDraft]:
     """Converts for a template that renders calls and results itself."""
-    made: list[_Draft] = []
+    made: list[_MessageDraft] = []
     at = 0
     while at < len(drafts):
         draft, at = drafts[at], at + 1
         if draft.role == "tool":
             # A result without its call, which templates refuse.
-            draft = _Draft("user", _spelled_result(draft.content))
+            draft = _MessageDraft("user", _spelled_result(draft.content))
         if draft.calls and draft.content and draft.reasoning:
             draft = _without_content(draft, abilities)
         *before, draft = _parted(draft, abilities)
@@ -168,13 +168,13 @@ def _native_calls(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
     return made if abilities.long_ids else [_with_short_ids(draft) for draft in made]
 
 
-def _without_content(draft: _Draft, abilities: Abilities) -> _Draft:
+def _without_content(draft: _MessageDraft, abilities: Abilities) -> _MessageDraft:
     if abilities.text_beside_reasoning or not isinstance(draft.content, str):
         return draft
     return replace(draft, content="", reasoning=draft.reasoning + GAP + draft.content)
 
 
-def _parted(draft: _Draft, abilities: Abilities) -> list[_Draft]:
+def _parted(draft: _MessageDraft, abilities: Abilities) -> list[_MessageDraft]:
     """Puts the text in a message before the calls, if the template would otherwise lose the
     calls."""
     if not draft.calls or not draft.content or abilities.text_with_calls:
@@ -185,14 +185,14 @@ def _parted(draft: _Draft, abilities: Abilities) -> list[_Draft]:
     return [replace(draft, content="")]
 
 
-def _one_by_one(draft: _Draft, results: list[_Draft]) -> list[_Draft]:
+def _one_by_one(draft: _MessageDraft, results: list[_MessageDraft]) -> list[_MessageDraft]:
     """Returns one message for each call, followed by its results."""
-    made: list[_Draft] = []
+    made: list[_MessageDraft] = []
     left = [replace(result) for result in results]
     for number, call in enumerate(draft.calls):
         first = number == 0
         made.append(
-            _Draft(
+            _MessageDraft(
                 draft.role,
                 draft.content if first else "",
                 draft.reasoning if first else "",
@@ -205,7 +205,7 @@ def _one_by_one(draft: _Draft, results: list[_Draft]) -> list[_Draft]:
     return made + left
 
 
-def _with_short_ids(draft: _Draft) -> _Draft:
+def _with_short_ids(draft: _MessageDraft) -> _MessageDraft:
     calls = tuple(replace(call, call_id=_short_id(call.call_id)) for call in draft.calls)
     call_id = _short_id(draft.call_id) if draft.role == "tool" else draft.call_id
     return replace(draft, calls=calls, call_id=call_id)
@@ -217,9 +217,11 @@ def _short_id(call_id: str) -> str:
     return blake2b(call_id.encode(), digest_size=8).hexdigest()[:9]
 
 
-def _spelled_calls(drafts: list[_Draft], tool_format: str, *, keeps_results: bool) -> list[_Draft]:
+def _spelled_calls(
+    drafts: list[_MessageDraft], tool_format: str, *, keeps_results: bool
+) -> list[_MessageDraft]:
     """Converts for a template that does not render calls: calls and results become text."""
-    made: list[_Draft] = []
+    made: list[_MessageDraft] = []
     follows_result = False
     for draft in drafts:
         is_result = draft.role == "tool"
@@ -230,7 +232,7 @@ def _spelled_calls(drafts: list[_Draft], tool_format: str, *, keeps_results: boo
             content = _spelled_result(draft.content)
             if follows_result:
                 content = _joined(made.pop().content, content, "\n")
-            draft = _Draft("user", content)
+            draft = _MessageDraft("user", content)
         follows_result = is_result
         made.append(draft)
     return made
@@ -248,8 +250,8 @@ def _spelled_result(content: Content) -> Content:
 
 
 def _with_systems(
-    drafts: list[_Draft], tools: Sequence[Tool], abilities: Abilities
-) -> list[_Draft]:
+    drafts: list[_MessageDraft], tools: Sequence[Tool], abilities: Abilities
+) -> list[_MessageDraft]:
     """Places system messages where the template accepts them: one or several at the beginning;
     later ones stay system messages or become user messages."""
     count = next((i for i, draft in enumerate(drafts) if not _is_system(draft)), len(drafts))
@@ -261,20 +263,20 @@ def _with_systems(
     if rest and rest[0].role == "user":
         rest[0].content = _joined(begin[0].content, rest[0].content)
         return rest
-    return [_Draft("user", begin[0].content), *rest]
+    return [_MessageDraft("user", begin[0].content), *rest]
 
 
 def _first_systems(
-    begin: list[_Draft], tools: Sequence[Tool], abilities: Abilities
-) -> list[_Draft]:
+    begin: list[_MessageDraft], tools: Sequence[Tool], abilities: Abilities
+) -> list[_MessageDraft]:
     """Returns the first system messages, with the tools if the template does not describe them."""
     if tools and not abilities.tools:
         text = describe(tools, abilities.example_call)
         if not begin:
-            return [_Draft("system", text)]
+            return [_MessageDraft("system", text)]
         begin = [*begin[:-1], replace(begin[-1], content=_joined(begin[-1].content, text))]
     if tools and abilities.tools_with_system and not begin:
-        return [_Draft("system", "")]
+        return [_MessageDraft("system", "")]
     if len(begin) < 2 or abilities.several_systems:
         return begin
     whole = begin[0]
@@ -283,20 +285,22 @@ def _first_systems(
     return [whole]
 
 
-def _as_user(draft: _Draft) -> _Draft:
-    return _Draft("user", _joined(_joined("<system>", draft.content, "\n"), "</system>", "\n"))
+def _as_user(draft: _MessageDraft) -> _MessageDraft:
+    return _MessageDraft(
+        "user", _joined(_joined("<system>", draft.content, "\n"), "</system>", "\n")
+    )
 
 
-def _is_system(draft: _Draft) -> bool:
+def _is_system(draft: _MessageDraft) -> bool:
     return draft.role in ("system", "developer")
 
 
 # --- order -----------------------------------------------------------------------------------
 
 
-def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
+def _in_order(drafts: list[_MessageDraft], abilities: Abilities) -> list[_MessageDraft]:
     """Orders and merges messages so that the template accepts the order of roles."""
-    made: list[_Draft] = []
+    made: list[_MessageDraft] = []
     for draft in drafts:
         last = made[-1] if made else None
         speaks_first = last is None or _is_system(last)
@@ -306,10 +310,10 @@ def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
             if is_empty and not abilities.empty_assistant:
                 continue
             if speaks_first and not abilities.assistant_first:
-                made.append(_Draft("user", ""))
+                made.append(_MessageDraft("user", ""))
         if last is None or not _are_one(last, draft, abilities):
             if draft.role == "user" and last is not None and _awaits_answer(last, abilities):
-                made.append(_Draft("assistant", BRIDGE))
+                made.append(_MessageDraft("assistant", BRIDGE))
             made.append(draft)
         else:
             last.content = _joined(last.content, draft.content)
@@ -321,7 +325,7 @@ def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
     return made
 
 
-def _are_one(last: _Draft, draft: _Draft, abilities: Abilities) -> bool:
+def _are_one(last: _MessageDraft, draft: _MessageDraft, abilities: Abilities) -> bool:
     if last.role != draft.role or last.calls:
         return False
     if draft.calls and abilities.text_before_calls and not abilities.text_with_calls:
@@ -330,7 +334,7 @@ def _are_one(last: _Draft, draft: _Draft, abilities: Abilities) -> bool:
     return not twice.get(draft.role, True)
 
 
-def _awaits_answer(last: _Draft, abilities: Abilities) -> bool:
+def _awaits_answer(last: _MessageDraft, abilities: Abilities) -> bool:
     """True if an assistant message must precede a user message."""
     return bool(last.role == "tool" or last.calls) and not abilities.user_after_result
 
@@ -338,7 +342,7 @@ def _awaits_answer(last: _Draft, abilities: Abilities) -> bool:
 # --- turns -----------------------------------------------------------------------------------
 
 
-def _turn(draft: _Draft, abilities: Abilities) -> Turn:
+def _turn(draft: _MessageDraft, abilities: Abilities) -> Turn:
     turn: Turn = {"role": draft.role, "content": _content(draft, abilities)}
     if draft.reasoning and not abilities.reasoning_part:
         turn |= dict.fromkeys(abilities.reasoning_fields, draft.reasoning)
@@ -351,7 +355,7 @@ def _turn(draft: _Draft, abilities: Abilities) -> Turn:
     return turn
 
 
-def _content(draft: _Draft, abilities: Abilities) -> Any:
+def _content(draft: _MessageDraft, abilities: Abilities) -> Any:
     content = draft.content
     if draft.reasoning and abilities.reasoning_part and isinstance(content, str):
         thought = {"type": "thinking", "thinking": draft.reasoning}

@@ -15,9 +15,9 @@ def template_variables(options: TemplateOptions, abilities: Abilities) -> dict[s
     """Returns the variables that the template gets besides messages and tools."""
     given = options.kwargs
     thinking, effort = options.enable_thinking, options.reasoning_effort
-    asked = given.get("enable_thinking")
+    own = given.get("enable_thinking")
     # The client's own variables override what is derived from one of them.
-    variables = _thinking(on=asked, abilities=abilities) if isinstance(asked, bool) else {}
+    variables = _thinking(on=own, abilities=abilities) if isinstance(own, bool) else {}
     variables |= given
     if thinking is not None:
         variables |= _thinking(on=thinking, abilities=abilities)

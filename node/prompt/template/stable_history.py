@@ -34,7 +34,7 @@ _OPEN_BEHIND = re.compile(r"\s*[^\W\d]|\s*[)\]}>|]")
 """Matches a word or a bracket that belongs to the time."""
 
 
-def steady(program: str, is_harmless: Callable[[str, str], bool] | None = None) -> str:
+def stabilized(program: str, is_harmless: Callable[[str, str], bool] | None = None) -> str:
     """Returns the program with stable positions of reasoning and tools, and with the day instead of
     the time. `is_harmless(program, changed)` returns True if the changed program may replace the
     other; a change that may not is skipped."""
@@ -68,13 +68,13 @@ def _with_steady_answers(program: str) -> str:
             is_of_messages = _MESSAGES.fullmatch(match["items"]) and match["name"].isidentifier()
             open_loops.append(match["name"] if is_of_messages else "")
         elif open_loops and open_loops[-1] and is_operand(match.start()):
-            return _asked_of_reasoning(match[0], open_loops[-1])
+            return _tests_reasoning(match[0], open_loops[-1])
         return match[0]
 
     return _LOOPS.sub(change, program)
 
 
-def _asked_of_reasoning(condition: str, message: str) -> str:
+def _tests_reasoning(condition: str, message: str) -> str:
     fields = f"{message}.reasoning_content or {message}.reasoning or {message}.thinking"
     # Reasoning may also be in the content, where the program handles it.
     inside = f"'think>' in ({message}.content or '') | string"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from node.dialects.chat.answer import ChatStyle
-from node.dialects.chat.body import AskedChat, read_chat
+from node.dialects.chat.body import ChatRequest, read_chat
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind
 from node.request import TextRequest
@@ -19,7 +19,7 @@ TOOLS = [
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
 
 
-def asked(**fields: Any) -> AskedChat:
+def asked(**fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     return read_chat(json.dumps(body).encode())
 

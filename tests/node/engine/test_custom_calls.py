@@ -23,7 +23,7 @@ FORMATS = [name for name in tool_call_names() if name != "none"]
 
 def schema_of(definition: str, **fields: Any) -> ToolSchema:
     tool = custom_tool("f", None, InputGrammar("lark", definition, "P"), "tools[0]")
-    given: dict[str, Any] = {"name": "f", "parameters": dict(tool.held_parameters)}
+    given: dict[str, Any] = {"name": "f", "parameters": dict(tool.constrained_parameters)}
     given |= {"is_wished": tool.pattern is not None, "param": tool.param}
     return ToolSchema(**{**given, **fields})
 

@@ -17,7 +17,7 @@ from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
 from node.dialects.responses.body import read_responses
 from node.dialects.responses.input import History
-from node.prompt.chain_positions import SLACK_LENGTH, bind
+from node.prompt.chain_positions import SLACK_LENGTH, position_tokens
 from node.prompt.prompt import Prompt, Renderer
 from node.prompt.renderer import PromptRenderer
 from node.prompt.scripted_tokens import ScriptedRenderer
@@ -101,7 +101,7 @@ def request_of(path: str, asked: dict[str, Any]) -> TextRequest:
 def bound(renderer: Renderer, path: str, asked: dict[str, Any]) -> tuple[Chain, Prompt, list[int]]:
     prompt = renderer.render(request_of(path, asked))
     chain = chain_of(asked, path)
-    counts = list(bind(chain, prompt.places))
+    counts = list(position_tokens(chain, prompt.layout))
     assert len(counts) == len(chain)
     assert counts == sorted(counts)
     assert not counts or counts[-1] <= len(prompt.tokens)
@@ -316,7 +316,7 @@ def test_what_a_response_goes_on_from_is_bound_as_one_position(
     request = read_responses(data).with_history(History(items[:-1])).request
     prompt = renderers["open"].render(request)
     before = chain_of({"input": items[:-1]}, RESPONSES).end
-    counts = bind(chain_of(asked, RESPONSES, head=before), prompt.places)
+    counts = position_tokens(chain_of(asked, RESPONSES, head=before), prompt.layout)
     assert len(counts) == 2
     assert tuple(counts) == prompt.boundaries[1:]
 
@@ -344,7 +344,7 @@ def test_completions_are_bound_cut_by_cut(
 
 def test_without_places_nothing_is_known() -> None:
     chain = chain_of(body(CHAT, [Turn("hello")]), CHAT)
-    assert list(bind(chain, Prompt((1, 2)).places)) == [0] * len(chain)
+    assert list(position_tokens(chain, Prompt((1, 2)).layout)) == [0] * len(chain)
 
 
 def test_a_template_that_changes_the_text_binds_no_cut_inside(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_template_that_cuts_contents_binds_nothing(tmp_path: Path) -> None:
     short = OPEN.replace("{{ m.content }}", "{{ m.content[:40] }}")
     renderer = PromptRenderer(made_folder(tmp_path, byte_level(), short))
     _, prompt, counts = bound(renderer, CHAT, body(CHAT, [Turn("x" * 38)], tools=[]))
-    assert (prompt.places, counts[-1]) == (None, 0)
+    assert (prompt.layout, counts[-1]) == (None, 0)
 
 
 def test_a_message_out_of_order_binds_nothing_that_comes_before_others(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_binding_costs_little_for_a_long_session(renderers: dict[str, Renderer])
     chance = random.Random(1)
     turns = [Turn(" ".join(str(chance.random()) for _ in range(150))) for _ in range(40)]
     _, prompt, counts = bound(renderers["open"], CHAT, body(CHAT, turns, tools=[]))
-    assert prompt.places is not None
-    assert all(len(item.stretches) == 1 for item in prompt.places.items)
-    assert replace(prompt, places=None) == prompt
+    assert prompt.layout is not None
+    assert all(len(item.stretches) == 1 for item in prompt.layout.items)
+    assert replace(prompt, layout=None) == prompt
     assert counts[-1] > 1000

@@ -23,7 +23,7 @@ async def test_it_is_made_once_and_in_a_thread_where_it_is_long(*, is_long: bool
         return CHAIN
 
     late = LateChain(make, is_long=is_long)
-    found = [late.chain, await late.made(), await late.made(), late.chain]
+    found = [late.chain, await late.compute(), await late.compute(), late.chain]
     assert found == [None, CHAIN, CHAIN, CHAIN]
     assert made == [not is_long]
 

@@ -11,7 +11,7 @@ import pytest
 from node.dialects.chat.body import read_chat
 from node.errors import TooManyWaiting
 from node.prompt import local as module
-from node.prompt.chain_positions import bind
+from node.prompt.chain_positions import position_tokens
 from node.prompt.late_chain import LateChain
 from node.prompt.length import MESSAGE_LENGTH
 from node.prompt.local import LocalRenderer
@@ -99,6 +99,6 @@ async def test_the_positions_of_a_chain_come_with_the_prompt(
     assert chain is not None
     asked = RenderRequest(request, chain=LateChain(lambda: chain))
     prompt = await renderer.render(asked)
-    assert prompt.positions == bind(chain, ScriptedRenderer().render(request).places)
+    assert prompt.positions == position_tokens(chain, ScriptedRenderer().render(request).layout)
     assert prompt.positions[-1] == length // 4
     assert not (await renderer.render(RenderRequest(request))).positions

@@ -20,7 +20,7 @@ from node.errors import BadRequest, ContextTooLong, LoadFailure, NodeError, Rend
 from node.ipc.child_process import ChildProcess, spawn
 from node.parsing.selection import Formats
 from node.prompt import process as process_module
-from node.prompt.chain_positions import bind
+from node.prompt.chain_positions import position_tokens
 from node.prompt.late_chain import LateChain
 from node.prompt.process import RenderLimits
 from node.prompt.prompt import RenderRequest
@@ -116,7 +116,7 @@ async def test_the_positions_of_a_chain_come_with_the_prompt(plain: Path) -> Non
     async with running(plain) as (renderer, _):
         asked = RenderRequest(request, chain=LateChain(lambda: chain))
         positions = (await renderer.render(asked)).positions
-        assert positions == bind(chain, PromptRenderer(plain).render(request).places)
+        assert positions == position_tokens(chain, PromptRenderer(plain).render(request).layout)
         assert positions[-1] > 900
         nothing = replace(asked, chain=LateChain(lambda: None))
         assert not (await renderer.render(nothing)).positions
@@ -179,7 +179,7 @@ async def test_a_prompt_that_does_not_end_is_refused_and_the_next_one_is_made(
 async def test_who_leaves_frees_the_process_for_others(
     looping: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_module, "LEFT_S", 0.2)
+    monkeypatch.setattr(process_module, "ABANDONED_S", 0.2)
     async with running(looping, ENDLESS) as (renderer, started):
         await renderer.open()
         endless = asyncio.create_task(renderer.render(PROVOKING))
@@ -207,7 +207,7 @@ async def test_memory_that_a_prompt_took_is_given_back(
     folder = words_folder(tmp_path, TEMPLATE)
     async with running(folder, RenderLimits(memory_bytes=1)) as (renderer, started):
         # Nothing is looked at that is done at once.
-        monkeypatch.setattr(process_module, "LOOK_S", WAIT_S)
+        monkeypatch.setattr(process_module, "POLL_INTERVAL_S", WAIT_S)
         for _ in range(2):
             assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
         assert [child.alive for child in started.children] == [False, False]

@@ -1,8 +1,8 @@
 """Router and agent frame their events alike, and send the same bytes in an idle interval."""
 
 from node.dialects.anthropic.answer import MessageWriter
-from node.dialects.chat.answer import ChatAnswer
-from node.dialects.completions.completions import CompletionAnswer
+from node.dialects.chat.answer import ChatWriter
+from node.dialects.completions.completions import CompletionWriter
 from node.dialects.responses.events import ResponseWriter
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event, event_head
 from router.client import sse
@@ -17,6 +17,6 @@ def test_an_event_has_its_data_and_perhaps_a_type() -> None:
 
 def test_an_idle_interval_looks_the_same_from_both_sides() -> None:
     assert MessageWriter.silence == sse.ping(Dialect.ANTHROPIC) == ANTHROPIC_PING
-    for writer in (ChatAnswer, CompletionAnswer, ResponseWriter):
+    for writer in (ChatWriter, CompletionWriter, ResponseWriter):
         assert writer.silence == KEEP_ALIVE
     assert sse.ping(Dialect.OPENAI) == sse.ping(Dialect.RESPONSES) == KEEP_ALIVE

@@ -23,7 +23,7 @@ SLOW = Script(tokens=1000, stall_after_tokens=2)
 @pytest.fixture(autouse=True)
 def little_room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body_memory, "HELD_BYTES", ROOM_BYTES)
+        patch.setattr(body_memory, "MAX_OPEN_BYTES", ROOM_BYTES)
         yield
 
 
@@ -88,13 +88,13 @@ async def test_a_body_without_a_length_counts_as_the_longest_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[tuple[int, Share]] = []
-    admitted = body_memory.Bodies.admitted
+    reserve = body_memory.Bodies.reserve
 
     async def recording(self: body_memory.Bodies, caller: str, size_bytes: int) -> Share:
-        shares.append((size_bytes, await admitted(self, caller, size_bytes)))
+        shares.append((size_bytes, await reserve(self, caller, size_bytes)))
         return shares[-1][1]
 
-    monkeypatch.setattr(body_memory.Bodies, "admitted", recording)
+    monkeypatch.setattr(body_memory.Bodies, "reserve", recording)
     data = json.dumps(chat_body("x", stream=True)).encode()
     async with running(tmp_path, SLOW) as agent, asyncio.timeout(WAIT_S):
         reader, writer = await agent.send_raw(b"", head="transfer-encoding: chunked")

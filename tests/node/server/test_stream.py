@@ -54,10 +54,10 @@ class Wire:
         return [message["body"] for message in self.messages[1:]]
 
 
-async def stream(*items: Batch | Exception, silence_s: float = 60.0, **fields: Any) -> Wire:
+async def stream(*items: Batch | Exception, idle_interval_s: float = 60.0, **fields: Any) -> Wire:
     wire = Wire()
     writer = EventStream(answer(**fields), wire.send, [(b"x-a", b"b")])
-    await writer.run(batches(*items), silence_s)
+    await writer.run(batches(*items), idle_interval_s)
     return wire
 
 
@@ -138,14 +138,16 @@ async def test_an_answer_without_text_still_has_its_role() -> None:
 
 async def test_silence_becomes_comments_and_the_role_waits_for_content() -> None:
     ending = delta("a", finish=FinishReason.STOP)
-    wire = await stream([], [], [ending], silence_s=0.0)
+    wire = await stream([], [], [ending], idle_interval_s=0.0)
     assert wire.bodies[:2] == [b": keep-alive\n\n"] * 2
     assert data_of(wire.bodies[2].decode())[0]["choices"][0]["delta"]["role"] == "assistant"
 
 
 async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
     ending = delta("a", finish=FinishReason.STOP)
-    wire = await stream([], Progress("u", 650, 2000), Progress("u", 0, 0), [ending], silence_s=0.0)
+    wire = await stream(
+        [], Progress("u", 650, 2000), Progress("u", 0, 0), [ending], idle_interval_s=0.0
+    )
     assert wire.bodies[:3] == [b": keep-alive\n\n", b": prefill 32 %\n\n", b": prefill 0 %\n\n"]
     wire = await stream(Progress("u", 650, 2000), [ending])
     assert len(wire.bodies) == 1
@@ -159,7 +161,7 @@ async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -
         ModelAwaited("org/m", 0.424),
         ModelAwaited("a\nb", 0.0),
     )
-    wire = await stream(*steps, [ending], silence_s=0.0)
+    wire = await stream(*steps, [ending], idle_interval_s=0.0)
     assert wire.bodies[:4] == [
         b": waiting for org/m, another model is in use\n\n",
         b": waiting for org/m, it is being unloaded\n\n",
@@ -185,8 +187,8 @@ async def test_a_dialect_whose_silence_is_an_event_has_the_comments_beside_it() 
 
 async def test_tokens_without_text_are_silence() -> None:
     ending = delta(finish=FinishReason.STOP)
-    assert len((await stream([delta()], [delta()], [ending], silence_s=0.0)).bodies) == 3
-    assert len((await stream([delta()], [], [ending], silence_s=60.0)).bodies) == 1
+    assert len((await stream([delta()], [delta()], [ending], idle_interval_s=0.0)).bodies) == 3
+    assert len((await stream([delta()], [], [ending], idle_interval_s=60.0)).bodies) == 1
 
 
 async def test_a_failure_before_the_head_is_left_to_the_caller() -> None:
@@ -208,7 +210,9 @@ async def test_what_came_from_the_cache_is_in_the_head() -> None:
     wire = await stream(Accepted("u", 9, 7), [delta("a", finish=FinishReason.STOP)])
     assert (b"x-fleet-cached-tokens", b"7") in wire.messages[0]["headers"]
     assert (b"x-fleet-prompt-tokens", b"9") in wire.messages[0]["headers"]
-    wire = await stream([], Accepted("u", 9, 7), [delta(finish=FinishReason.STOP)], silence_s=0.0)
+    wire = await stream(
+        [], Accepted("u", 9, 7), [delta(finish=FinishReason.STOP)], idle_interval_s=0.0
+    )
     assert b"x-fleet-cached-tokens" not in dict(wire.messages[0]["headers"])
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from node.agent import requests
 from node.dialects.chat.answer import ReasoningField
-from node.dialects.chat.body import AskedChat, read_chat
+from node.dialects.chat.body import ChatRequest, read_chat
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import (
@@ -351,7 +351,7 @@ async def test_a_large_body_is_parsed_in_a_thread(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def read(body: bytes, field: ReasoningField) -> AskedChat:
+    def read(body: bytes, field: ReasoningField) -> ChatRequest:
         threads.append(threading.current_thread())
         return read_chat(body, field)
 

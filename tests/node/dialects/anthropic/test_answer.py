@@ -205,7 +205,7 @@ def test_no_delta_holds_null() -> None:
 
 
 def test_silence_is_a_ping() -> None:
-    stream = writer().silence + streamed(content("a")) + writer().silence
+    stream = writer().keep_alive + streamed(content("a")) + writer().keep_alive
     assert accumulated(stream).content[0].to_dict()["text"] == "a"
 
 

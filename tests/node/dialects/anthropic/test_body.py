@@ -12,7 +12,7 @@ from anthropic.types.beta import message_create_params as beta_create_params
 from node.defaults import Defaults
 from node.dialects.anthropic.answer import ThinkingShown
 from node.dialects.anthropic.body import (
-    AskedMessage,
+    MessagesRequest,
     count_tokens_body,
     read_count_tokens,
     read_messages,
@@ -33,7 +33,7 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "max_tokens": 64, "messages": messages, **fields}
 
 
-def asked(**fields: Any) -> AskedMessage:
+def asked(**fields: Any) -> MessagesRequest:
     return read_messages(json.dumps(body(**fields)).encode())
 
 

@@ -9,7 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from node.dialects.base import Collected
-from node.dialects.chat.answer import ChatAnswer, ChatStyle
+from node.dialects.chat.answer import ChatStyle, ChatWriter
 from node.dialects.chat.body import read_chat
 from node.errors import EngineFault
 from node.ipc.messages import Part
@@ -42,8 +42,8 @@ TWO_CALLS = [
 ]
 
 
-def answer(style: ChatStyle | None = None) -> ChatAnswer:
-    return ChatAnswer(HEAD, style or ChatStyle())
+def answer(style: ChatStyle | None = None) -> ChatWriter:
+    return ChatWriter(HEAD, style or ChatStyle())
 
 
 def deltas(parts: list[Part], style: ChatStyle | None = None) -> list[Any]:
@@ -287,8 +287,8 @@ def test_an_answer_without_usage_is_a_fault_of_the_engine() -> None:
 
 
 def test_silence_is_a_comment() -> None:
-    assert answer().silence.startswith(b": ")
-    assert answer().silence.endswith(b"\n\n")
+    assert answer().keep_alive.startswith(b": ")
+    assert answer().keep_alive.endswith(b"\n\n")
 
 
 # --- choices and logprobs --------------------------------------------------------------------

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-from node.dialects.base import Asked
+from node.dialects.base import DialectRequest
 from node.dialects.chat.answer import ChatStyle, ReasoningField
-from node.dialects.chat.body import CHAT, AskedChat, read_chat
+from node.dialects.chat.body import CHAT, ChatRequest, read_chat
 from node.errors import BadRequest, Unsupported
 from node.request import TemplateOptions, TextRequest
 from tests.node.dialects.openai_stream import HEAD
@@ -18,7 +18,7 @@ TOOL = {"type": "function", "function": FUNCTION}
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
 
 
-def asked(**fields: Any) -> AskedChat:
+def asked(**fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     return read_chat(json.dumps(body).encode())
 
@@ -253,5 +253,5 @@ def test_the_server_says_in_which_field_reasoning_is_told(field: ReasoningField)
 
 
 def test_what_was_read_makes_the_writer_of_its_answer() -> None:
-    read: Asked = asked()
-    assert read.writer(HEAD).silence.startswith(b":")
+    read: DialectRequest = asked()
+    assert read.writer(HEAD).keep_alive.startswith(b":")

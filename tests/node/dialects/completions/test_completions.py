@@ -9,8 +9,8 @@ from openai.types.completion_create_params import CompletionCreateParamsBase
 
 from node.dialects.completions.completions import (
     COMPLETIONS,
-    AskedCompletion,
-    CompletionAnswer,
+    CompletionRequest,
+    CompletionWriter,
     read_completion,
 )
 from node.errors import BadRequest, EngineFault, Unsupported
@@ -34,11 +34,11 @@ def completion(**fields: Any) -> TextRequest:
     return asked(**fields).request
 
 
-def asked(**fields: Any) -> AskedCompletion:
+def asked(**fields: Any) -> CompletionRequest:
     return read_completion(json.dumps({"model": "m", "prompt": "hi", **fields}).encode())
 
 
-def answer(**fields: Any) -> CompletionAnswer:
+def answer(**fields: Any) -> CompletionWriter:
     return asked(**fields).writer(HEAD)
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from node.dialects.fields.custom_input import InputReader, arguments_of, input_of
+from node.dialects.fields.custom_input import CustomInputReader, arguments_of, input_of
 
 TEXTS = (
     "",
@@ -34,14 +34,14 @@ def test_the_text_comes_as_the_arguments_come(form: str, *, ascii_only: bool) ->
     for text in TEXTS:
         arguments = form % json.dumps(text, ensure_ascii=ascii_only)
         for _ in range(20):
-            reader = InputReader()
-            told = [reader.take(piece) for piece in pieces(arguments, chance)]
+            reader = CustomInputReader()
+            told = [reader.feed(piece) for piece in pieces(arguments, chance)]
             assert "".join([*told, reader.rest()]) == text
         assert input_of(arguments) == text
 
 
 def test_what_is_whole_of_the_text_is_told_at_once() -> None:
-    reader = InputReader()
+    reader = CustomInputReader()
     for piece, told in (
         ('{"inp', ""),
         ('ut": "ab', "ab"),
@@ -50,9 +50,9 @@ def test_what_is_whole_of_the_text_is_told_at_once() -> None:
         ("\\ud83d", ""),
         ("\\ude00c", "😀c"),
     ):
-        assert reader.take(piece) == told
-    assert reader.take('d" ') == "d"
-    assert reader.take("}") == reader.rest() == ""
+        assert reader.feed(piece) == told
+    assert reader.feed('d" ') == "d"
+    assert reader.feed("}") == reader.rest() == ""
 
 
 def test_half_a_character_is_replaced() -> None:
@@ -77,17 +77,17 @@ def test_arguments_of_another_form_are_their_only_text_or_stay_as_they_are(
     arguments: str, text: str
 ) -> None:
     for length in (1, 4, 100):
-        reader = InputReader()
-        told = [reader.take(arguments[at : at + length]) for at in range(0, len(arguments), length)]
+        reader = CustomInputReader()
+        told = [reader.feed(arguments[at : at + length]) for at in range(0, len(arguments), length)]
         assert "".join([*told, reader.rest()]) == text
 
 
 def test_long_arguments_of_another_form_are_read_in_linear_time() -> None:
     text = "x" * 400_000
-    reader = InputReader()
+    reader = CustomInputReader()
     arguments = json.dumps({"patch": text})
     for at in range(0, len(arguments), 4):
-        assert reader.take(arguments[at : at + 4]) == ""
+        assert reader.feed(arguments[at : at + 4]) == ""
     assert reader.rest() == text
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from node.dialects.chat.body import read_chat
 from node.dialects.chat.messages import MessageBody, read_messages
 from node.dialects.fields.custom_input import PARAMETERS
-from node.dialects.responses.body import AskedResponse, read_responses
+from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.input import messages_of
 from node.dialects.responses.items import stored_item
 from node.errors import BadRequest, Unsupported
@@ -36,7 +36,7 @@ SPACE = {"type": "namespace", "name": "repl", "tools": [EXEC]}
 INPUT = '*** Begin Patch\n+"a"\n*** End Patch'
 
 
-def asked(**fields: Any) -> AskedResponse:
+def asked(**fields: Any) -> ResponsesRequest:
     body = {"model": "m", "input": "hi", **fields}
     return read_responses(json.dumps(body).encode())
 
@@ -80,19 +80,19 @@ def test_a_call_is_held_to_a_grammar_that_is_a_pattern() -> None:
     for tools in (read_chat(chat_of(PATCH)).request.tools, asked(tools=[PATCH]).request.tools):
         (tool,) = tools
         assert "pattern" not in tool.parameters["properties"]["input"]
-        assert tool.held_parameters["properties"]["input"]["pattern"] == r"^(?:(?:a+)\n)$"
-        assert not tool.is_unheld
+        assert tool.constrained_parameters["properties"]["input"]["pattern"] == r"^(?:(?:a+)\n)$"
+        assert not tool.is_unenforceable
     regex = {"type": "grammar", "syntax": "regex", "definition": "^a+$"}
     (tool,) = asked(tools=[{**EXEC, "format": regex}]).request.tools
-    assert tool.held_parameters["properties"]["input"]["pattern"] == "^(?:a+)$"
+    assert tool.constrained_parameters["properties"]["input"]["pattern"] == "^(?:a+)$"
     (tool,) = asked(tools=[EXEC]).request.tools
-    assert tool.held_parameters == tool.parameters
+    assert tool.constrained_parameters == tool.parameters
 
 
 def test_a_grammar_that_is_none_is_shown_and_cannot_be_forced() -> None:
     tool = {**PATCH, "format": RECURSIVE}
     request = asked(tools=[tool]).request
-    assert request.tools[0].is_unheld
+    assert request.tools[0].is_unenforceable
     assert RECURSIVE["definition"] in request.tools[0].function["description"]
     with pytest.raises(Unsupported) as caught:
         asked(tools=[tool], tool_choice="required")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.dialects.base import Asked
+from node.dialects.base import DialectRequest
 from node.dialects.chat.body import CHAT, read_chat
 from node.dialects.completions.completions import COMPLETIONS, read_completion
 from node.dialects.fields.openai_body import REFUSED, usage_fields
@@ -29,28 +29,28 @@ SAMPLING = {
 }
 
 
-def chat(**fields: Any) -> Asked:
+def chat(**fields: Any) -> DialectRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     return read_chat(json.dumps(body).encode())
 
 
-def completion(**fields: Any) -> Asked:
+def completion(**fields: Any) -> DialectRequest:
     return read_completion(json.dumps({"model": "m", "prompt": "hi", **fields}).encode())
 
 
 READERS = pytest.mark.parametrize("read", [chat, completion])
 
 
-def request(asked: Asked) -> TextRequest:
+def request(asked: DialectRequest) -> TextRequest:
     return asked.request
 
 
-def usages(asked: Asked) -> list[Any]:
+def usages(asked: DialectRequest) -> list[Any]:
     return [chunk.get("usage") for chunk in chunks(asked.writer(HEAD).ending(last()))]
 
 
 @READERS
-def test_absent_fields_take_openais_defaults(read: Callable[..., Asked]) -> None:
+def test_absent_fields_take_openais_defaults(read: Callable[..., DialectRequest]) -> None:
     asked = read().request
     assert asked.sampling == SamplingParams(temperature=1.0)
     assert asked.stops == ()
@@ -60,7 +60,7 @@ def test_absent_fields_take_openais_defaults(read: Callable[..., Asked]) -> None
 
 
 @READERS
-def test_null_means_absent(read: Callable[..., Asked]) -> None:
+def test_null_means_absent(read: Callable[..., DialectRequest]) -> None:
     table = CHAT if read is chat else COMPLETIONS
     fields = {*table.body.model_fields, *table.refused, *table.ignored}
     nulls = dict.fromkeys(fields - {"model", "messages", "prompt"})
@@ -68,7 +68,7 @@ def test_null_means_absent(read: Callable[..., Asked]) -> None:
 
 
 @READERS
-def test_sampling_stops_and_stream_arrive(read: Callable[..., Asked]) -> None:
+def test_sampling_stops_and_stream_arrive(read: Callable[..., DialectRequest]) -> None:
     asked = read(**SAMPLING, logit_bias={"5": 1}, stop=["a", "b"], stream=True).request
     assert asked.sampling == SamplingParams(**SAMPLING, logit_bias=((5, 1),))  # type: ignore[arg-type]
     assert asked.stops == ("a", "b")
@@ -76,21 +76,23 @@ def test_sampling_stops_and_stream_arrive(read: Callable[..., Asked]) -> None:
 
 
 @READERS
-def test_max_completion_tokens_wins(read: Callable[..., Asked]) -> None:
+def test_max_completion_tokens_wins(read: Callable[..., DialectRequest]) -> None:
     assert read(max_tokens=3, max_completion_tokens=5).request.max_tokens == 5
     assert read(max_tokens=3).request.max_tokens == 3
     assert read(max_tokens=10**30).request.max_tokens == 2**31 - 1
 
 
 @READERS
-def test_a_chunk_of_usage_comes_where_stream_options_ask(read: Callable[..., Asked]) -> None:
+def test_a_chunk_of_usage_comes_where_stream_options_ask(
+    read: Callable[..., DialectRequest],
+) -> None:
     assert usages(read(stream=True, stream_options={"include_usage": True}))[-1] is not None
     for options in ({}, {"include_usage": False}, {"include_obfuscation": True}):
         assert not any(usages(read(stream=True, stream_options=options)))
 
 
 @READERS
-def test_a_refusal_says_what_may_be_there(read: Callable[..., Asked]) -> None:
+def test_a_refusal_says_what_may_be_there(read: Callable[..., DialectRequest]) -> None:
     with pytest.raises(Unsupported, match="it may be null or 1"):
         read(typical_p=0.5)
     with pytest.raises(Unsupported, match="does not support prompt_logprobs; leave it out"):
@@ -113,7 +115,7 @@ def test_a_refusal_says_what_may_be_there(read: Callable[..., Asked]) -> None:
     ],
 )
 def test_values_that_ask_for_nothing_pass(
-    read: Callable[..., Asked], fields: dict[str, Any]
+    read: Callable[..., DialectRequest], fields: dict[str, Any]
 ) -> None:
     assert read(**fields) == read()
 
@@ -149,7 +151,7 @@ def test_values_that_ask_for_nothing_pass(
     ],
 )
 def test_a_value_that_is_not_valid_is_refused_with_its_field(
-    read: Callable[..., Asked], fields: dict[str, Any], param: str
+    read: Callable[..., DialectRequest], fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
         read(**fields)
@@ -189,7 +191,7 @@ def test_a_value_that_is_not_valid_is_refused_with_its_field(
     ],
 )
 def test_what_cannot_be_honoured_is_refused_and_not_ignored(
-    read: Callable[..., Asked], fields: dict[str, Any], param: str
+    read: Callable[..., DialectRequest], fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(Unsupported, match=r"\.$") as caught:
         read(**fields)
@@ -197,7 +199,7 @@ def test_what_cannot_be_honoured_is_refused_and_not_ignored(
 
 
 @READERS
-def test_an_answer_is_held_to_one_thing_by_any_name(read: Callable[..., Asked]) -> None:
+def test_an_answer_is_held_to_one_thing_by_any_name(read: Callable[..., DialectRequest]) -> None:
     assert read().request.constraint is None
     held = read(response_format={"type": "json_object"}).request.constraint
     assert held == Constraint(ConstraintKind.JSON_OBJECT, "response_format")
@@ -206,7 +208,7 @@ def test_an_answer_is_held_to_one_thing_by_any_name(read: Callable[..., Asked]) 
 
 
 @READERS
-def test_several_answers_are_several_choices(read: Callable[..., Asked]) -> None:
+def test_several_answers_are_several_choices(read: Callable[..., DialectRequest]) -> None:
     assert read().request.choices == read(n=1).request.choices == 1
     assert read(n=16).request.choices == 16
 
@@ -214,7 +216,7 @@ def test_several_answers_are_several_choices(read: Callable[..., Asked]) -> None
 @READERS
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_every_refused_field_takes_null_and_refuses_an_object(
-    read: Callable[..., Asked], name: str
+    read: Callable[..., DialectRequest], name: str
 ) -> None:
     assert REFUSED[name].is_neutral(None)
     with pytest.raises(Unsupported) as caught:
@@ -232,7 +234,7 @@ def test_labels_and_hints_change_nothing(name: str) -> None:
     "body", [b"", b"{", b"\xff", b"[]", b"5", b"null", b"[" * 5000, b'{"model": "\\ud800"}']
 )
 def test_a_body_that_is_no_json_object_is_refused_with_a_sentence(
-    parse: Callable[[bytes], Asked], body: bytes
+    parse: Callable[[bytes], DialectRequest], body: bytes
 ) -> None:
     with pytest.raises(BadRequest, match=r"\.$"):
         parse(body)

@@ -7,7 +7,7 @@ import pytest
 from node.dialects.fields.field_table import MAX_INT
 from node.dialects.fields.thinking import (
     THINKING_FIELDS,
-    ThinkingBody,
+    ChatThinkingBody,
     ThinkingFields,
     thinking_tokens,
 )
@@ -44,10 +44,10 @@ def test_two_values_contradict() -> None:
 
 @pytest.mark.parametrize(("kind", "is_on"), [("enabled", 1), ("adaptive", 1), ("disabled", 0)])
 def test_thinking_is_on_or_off(kind: str, is_on: int) -> None:
-    assert ThinkingBody(type=kind).is_on == is_on
+    assert ChatThinkingBody(type=kind).is_on == is_on
 
 
 def test_other_types_of_thinking_are_not_supported() -> None:
     with pytest.raises(Unsupported) as caught:
-        _ = ThinkingBody(type="auto").is_on
+        _ = ChatThinkingBody(type="auto").is_on
     assert caught.value.param == "thinking.type"

@@ -89,7 +89,7 @@ def test_a_tool_that_only_a_host_could_run_is_told_with_its_path() -> None:
 
 
 def test_a_forced_tool_whose_grammar_cannot_be_held_is_refused_with_its_field() -> None:
-    tool = Tool({"name": "t"}, "tools[1].format.definition", is_custom=True, is_unheld=True)
+    tool = Tool({"name": "t"}, "tools[1].format.definition", is_custom=True, is_unenforceable=True)
     for choice in (ToolChoice(must_call=True), named("t", DeclaredTools((tool,)), "choice")):
         with pytest.raises(Unsupported) as caught:
             check_arguments([*TOOLS, tool], choice)

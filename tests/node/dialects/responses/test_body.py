@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from openai.types.responses import response_create_params
 
-from node.dialects.base import AnswerHead, Asked, Writer
-from node.dialects.responses.body import AskedResponse, read_responses
+from node.dialects.base import AnswerHead, DialectRequest, Writer
+from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses.input import History
 from node.errors import BadRequest, UnknownItem
@@ -17,7 +17,7 @@ from node.request import NO_ITEM, LeftOut, Message, TemplateOptions, TextPart, T
 HI = {"model": "m", "input": "hi"}
 
 
-def read(**fields: Any) -> AskedResponse:
+def read(**fields: Any) -> ResponsesRequest:
     return read_responses(json.dumps({**HI, **fields}).encode())
 
 
@@ -44,9 +44,9 @@ def test_a_plain_body_gets_the_defaults() -> None:
 
 
 def test_a_read_body_is_what_every_dialect_gives() -> None:
-    asked: Asked = read()
+    asked: DialectRequest = read()
     writer: Writer = asked.writer(AnswerHead("0123456789abcdef-r1", "m", 1))
-    assert writer.silence.startswith(b":")
+    assert writer.keep_alive.startswith(b":")
 
 
 def test_sampling_and_ends_are_applied() -> None:

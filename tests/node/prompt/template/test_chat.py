@@ -11,7 +11,7 @@ from node.prompt.template.chat import (
     Chat,
     ChatRenderer,
     NextTurn,
-    gives_reasoning,
+    returns_reasoning,
 )
 from node.prompt.template.chat_template import ChatTemplate
 from node.request import Message, TextPart, TextRequest, ToolCall
@@ -131,10 +131,10 @@ def test_reasoning_within_a_loop_of_calls_is_shared() -> None:
 
 def test_whether_reasoning_comes_back_is_seen_in_the_chat() -> None:
     thought = replace(ANSWER, reasoning="so")
-    assert gives_reasoning([USER])
-    assert gives_reasoning([USER, thought])
-    assert gives_reasoning([USER, thought, USER, ANSWER])
-    assert not gives_reasoning([USER, ANSWER])
+    assert returns_reasoning([USER])
+    assert returns_reasoning([USER, thought])
+    assert returns_reasoning([USER, thought, USER, ANSWER])
+    assert not returns_reasoning([USER, ANSWER])
 
 
 # --- answers that go on from the last message ------------------------------------------------

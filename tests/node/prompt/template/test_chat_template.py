@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from node.errors import BadRequest
-from node.prompt.template.chat_template import ChatTemplate, stopping
+from node.prompt.template.chat_template import ChatTemplate, with_loop_breaks
 
 USER = {"role": "user", "content": "hello"}
 
@@ -59,5 +59,5 @@ def test_a_loop_that_looks_back_for_a_message_ends_where_nothing_is_left_to_do()
     quick = text.replace("{%- if before.found -%}!{%- endif -%}", "")
     shown = ChatTemplate(quick, {}).render(turns, None, {}, generation=False)
     assert shown == "<none><user><assistant><assistant><assistant>"
-    assert "{%- break -%}" in stopping(quick)
-    assert stopping(text) == text
+    assert "{%- break -%}" in with_loop_breaks(quick)
+    assert with_loop_breaks(text) == text

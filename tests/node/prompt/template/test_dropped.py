@@ -2,7 +2,7 @@
 
 from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
-from node.prompt.template.dropped import find_dropped, parts_of_answers
+from node.prompt.template.dropped import find_dropped, find_part_markers
 from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR
 
 
@@ -11,7 +11,7 @@ def dropped(text: str, *, reads_reasoning: bool = True) -> tuple[str, ...]:
     chat = ChatRenderer(ChatTemplate(text, {}), "hermes")
     found = find_dropped(
         chat,
-        parts_of_answers(text, ()),
+        find_part_markers(text, ()),
         lambda piece: tuple(map(ord, piece)),
         reads_reasoning=reads_reasoning,
     )
@@ -50,6 +50,6 @@ def test_a_template_without_a_next_turn_drops_nothing() -> None:
 
 
 def test_parts_are_found_in_template_and_vocabulary() -> None:
-    parts = parts_of_answers("</tool_call> </seed:think> [/THINK]", {"<think>"})
+    parts = find_part_markers("</tool_call> </seed:think> [/THINK]", {"<think>"})
     assert [part.opening for part in parts] == ["<seed:think>", "[THINK]", "<think>", "<tool_call>"]
     assert [part.closing for part in parts][:2] == ["</seed:think>", "[/THINK]"]

@@ -9,7 +9,7 @@ import pytest
 
 from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
-from node.prompt.template.stable_history import EMPTY_REASONING, steady
+from node.prompt.template.stable_history import EMPTY_REASONING, stabilized
 from node.request import Message, TemplateOptions, ToolCall
 from tests.node.prompt.template.samples import LAST_USER, OPEN, WEATHER, asking
 
@@ -210,7 +210,7 @@ def test_results_stay_where_the_author_shows_them() -> None:
 
 
 def test_a_change_that_loses_calls_is_left_out() -> None:
-    assert steady(CALLS_SPARING) != CALLS_SPARING
+    assert stabilized(CALLS_SPARING) != CALLS_SPARING
     texts = prompts(CALLS_SPARING)
     assert texts == prompts(CALLS_SPARING, normalise=False)
     assert '{"name": "weather"' in texts[1]
@@ -227,7 +227,7 @@ def test_a_prompt_has_the_day_and_not_the_time() -> None:
         "{{ strftime_now('%d %b, %H:%M') }}|{{ strftime_now(\"%c\") }}|{{ strftime_now('%I %p') }}"
     )
     days = "{{ strftime_now('%d %b') }}|{{ strftime_now(\"%a %b %d %Y\") }}|{{ strftime_now('') }}"
-    assert steady(text) == days
+    assert stabilized(text) == days
     [shown] = prompts(text, [USER])
     assert re.fullmatch(r"\d\d \w{3}\|\w{3} \w{3} \d\d \d{4}\|", shown)
 
@@ -249,7 +249,7 @@ def test_a_prompt_has_the_day_and_not_the_time() -> None:
     ],
 )
 def test_a_time_is_cut_off_cleanly_or_not_at_all(form: str, day: str) -> None:
-    assert steady(f"strftime_now('{form}')") == f"strftime_now('{day}')"
+    assert stabilized(f"strftime_now('{form}')") == f"strftime_now('{day}')"
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_time_is_cut_off_cleanly_or_not_at_all(form: str, day: str) -> None:
     ],
 )
 def test_other_constructs_are_left_alone(text: str) -> None:
-    assert steady(text) == text
+    assert stabilized(text) == text
 
 
 def test_a_message_is_asked_in_the_loop_that_it_is_of() -> None:
@@ -283,5 +283,5 @@ def test_a_message_is_asked_in_the_loop_that_it_is_of() -> None:
     )
     assert (
         f"or msg.thinking or 'think>' in (msg.content or '') | string else {EMPTY_REASONING})"
-        in (steady(text))
+        in (stabilized(text))
     )
