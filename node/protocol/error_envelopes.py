@@ -12,14 +12,20 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Failure(Protocol):
-    """The fields that envelopes need of an error of the router or the agent."""
+    """An error of the router or the agent: its HTTP status, OpenAI's `type` and `code` for it, and
+    the field at fault."""
 
-    status: int
-    """HTTP status."""
-    kind: str
-    """OpenAI's `type`."""
-    code: str
-    param: str | None
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def param(self) -> str | None: ...
 
     @property
     def message(self) -> str: ...

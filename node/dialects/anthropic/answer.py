@@ -14,7 +14,7 @@ from node.dialects.anthropic.signature import carrying_signature, hashed_signatu
 from node.dialects.base import AnswerHead, Collected
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
-from node.protocol.event_stream import ANTHROPIC_PING, event
+from node.protocol.event_stream import ANTHROPIC_PING, event, event_head
 from node.protocol.messages import FinishReason
 
 
@@ -28,7 +28,7 @@ class ThinkingShown(StrEnum):
     """No thinking blocks are sent."""
 
 
-_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+_DELTA = event_head("content_block_delta") + b'{"type":"content_block_delta","index":%d,"delta":'
 _DELTA_TEXTS = {
     PartKind.CONTENT: b'{"type":"text_delta","text":',
     PartKind.REASONING: b'{"type":"thinking_delta","thinking":',
@@ -36,7 +36,7 @@ _DELTA_TEXTS = {
 }
 _SIGNATURE = b'{"type":"signature_delta","signature":'
 _TAIL = b"}}\n\n"
-_MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_MESSAGE_STOP = event(b'{"type":"message_stop"}', "message_stop")
 
 _encode = msgspec.json.Encoder().encode
 

@@ -13,7 +13,7 @@ from node.dialects.fields.openai_body import usage_fields
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.event_stream import DONE, KEEP_ALIVE, event
+from node.protocol.event_stream import DONE, KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
@@ -89,7 +89,7 @@ class ChatWriter:
         }
         chunk = _encode({**self._fields, "object": "chat.completion.chunk"})
         # A JSON object without its closing brace, so that choices can follow.
-        self._chunk = b"data: " + chunk[:-1] + b',"choices":['
+        self._chunk = event_head() + chunk[:-1] + b',"choices":['
         self._end = (b'],"usage":null}' if style.include_usage else b"]}") + b"\n\n"
         self._tail = b'},"logprobs":null,"finish_reason":null}' + self._end
         self._reasoning = _FIELDS[style.reasoning] if style.reasoning else ()

@@ -33,7 +33,7 @@ from node.dialects.fields.thinking import THINKING_FIELDS
 from node.errors import BadRequest, NodeError, Unsupported
 from node.ipc.messages import Accepted, Delta, Part
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.event_stream import DONE, KEEP_ALIVE, event
+from node.protocol.event_stream import DONE, KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
@@ -191,7 +191,7 @@ class CompletionWriter:
             "model": head.model,
         }
         # A JSON object without its closing brace, so that choices can follow.
-        self._chunk = b"data: " + _encode(self._fields)[:-1] + b',"choices":['
+        self._chunk = event_head() + _encode(self._fields)[:-1] + b',"choices":['
         # Unlike for a chat, OpenAI's specification does not allow null for usage here.
         self._end = b"]}\n\n"
         self._tail = b',"logprobs":null,"finish_reason":null}' + self._end

@@ -16,7 +16,7 @@ def test_an_event_has_its_data_and_perhaps_a_type() -> None:
 
 
 def test_an_idle_interval_looks_the_same_from_both_sides() -> None:
-    assert MessageWriter.silence == sse.ping(Dialect.ANTHROPIC) == ANTHROPIC_PING
+    assert MessageWriter.keep_alive == sse.ping(Dialect.ANTHROPIC) == ANTHROPIC_PING
     for writer in (ChatWriter, CompletionWriter, ResponseWriter):
-        assert writer.silence == KEEP_ALIVE
+        assert writer.keep_alive == KEEP_ALIVE
     assert sse.ping(Dialect.OPENAI) == sse.ping(Dialect.RESPONSES) == KEEP_ALIVE

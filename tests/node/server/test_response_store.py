@@ -292,5 +292,5 @@ async def test_an_answer_is_good_though_it_could_not_be_kept(
     (tmp_path / "file").touch()
     store = ResponseStore(tmp_path / "file")
     assert not await store.put(response("a"))
-    assert "resp_a is not kept" in caplog.text
+    assert "resp_a is not stored" in caplog.text
     await store.close()
