@@ -1,4 +1,4 @@
-"""What the agent tells of the prefix caches of its engines, and to whom."""
+"""Reports of the engines' prefix caches."""
 
 from node.ipc.messages import CacheEvent, EngineStats, Loaded, MemoryLease
 from node.models.store import ModelEntry
@@ -6,20 +6,20 @@ from node.protocol.messages import CacheStatus
 
 
 class CacheWatch:
-    """Is told of the prefix caches of all engines, by the names of their models."""
+    """Receives the events of all engines' prefix caches, by model name."""
 
     def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
-        """Before the engine's first event."""
+        """Called before the engine's first event."""
 
     def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:
-        """In their order."""
+        """Called with the events in their order."""
 
     def on_gone(self, model: str) -> None:
-        """The engine has ended; also where it was not loaded."""
+        """Called when the engine has ended, even if it was never loaded."""
 
 
 def cache_status(lease: MemoryLease, info: Loaded, stats: EngineStats | None) -> CacheStatus | None:
-    """The cache of an engine that serves; None where it has no room for one."""
+    """Returns the state of a serving engine's prefix cache; None if it has no room for one."""
     if not lease.stored_kv_bytes and not info.disk_bytes:
         return None
     return CacheStatus(

@@ -1,9 +1,9 @@
 """The agent's end of the socketpair to one engine process.
 
-The link starts the process, sends it commands, and hands each row's deltas to that row's stream.
-It never stops reading: a client that does not read costs no more memory than its own answer, which
-`max_tokens` bounds. An engine process exits when its end of the pair closes, so it never outlives
-the agent.
+The link starts the process, sends it commands, and passes each row's deltas to that row's stream.
+It never stops reading: a client that does not read costs no more memory than its own response,
+which `max_tokens` bounds. An engine process exits when its end of the pair closes, so it never
+outlives the agent.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ from node.ipc.messages import (
 )
 
 ENGINE_MODULE = "node.engine.worker"
-"""What an engine process runs."""
+"""Module that an engine process runs."""
 CLEAR_S = 30.0
-"""How long an engine may take to forget its stored KV."""
+"""Seconds that an engine may take to drop its stored KV."""
 
 
 class EngineLink:
-    """One engine process. All methods belong to the event loop that made it."""
+    """One engine process. All methods run on the event loop that created it."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class EngineLink:
     ) -> None:
         self.info: Loaded | None = None
         self.stats: EngineStats | None = None
-        """As last told."""
+        """The engine's last report."""
         self.alive = False
         self.broken: Broken | None = None
-        """Why it ended, where it has told."""
+        """The engine's reason for its end, if it sent one."""
         self._decoded_tokens = 0
         self._long_step = LongStepWatch(time.monotonic)
         self._on_progress = on_progress
@@ -86,7 +86,7 @@ class EngineLink:
         self._on_stats = on_stats
         self._on_died = on_died
         self._asked: dict[int, asyncio.Future[EngineStats]] = {}
-        """By number, those who wait for the answer to a `SetLease` or `ClearCache`."""
+        """Pending `SetLease` and `ClearCache` commands by number."""
         self._numbers = itertools.count(1)
         self._rows: dict[str, RowStream] = {}
         self._loaded: asyncio.Future[Loaded] | None = None
@@ -97,18 +97,18 @@ class EngineLink:
 
     @property
     def open_rows(self) -> int:
-        """Requests that the engine has and has not finished."""
+        """Number of requests that the engine has accepted and not finished."""
         return len(self._rows)
 
     @property
     def work_tokens(self) -> int:
-        """Prefilled and decoded since the load, and signs of long steps: it grows while the engine
-        makes progress."""
+        """Tokens prefilled and decoded since the load, plus marks of long steps: grows while the
+        engine makes progress."""
         prefilled = 0 if self.stats is None else self.stats.prefill_tokens
         return prefilled + self._decoded_tokens + self._long_step.marks
 
     def kill(self) -> None:
-        """Ends the process as if it had died by itself."""
+        """Kills the process, as if it had died by itself."""
         if self._process is not None and self.alive:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -118,7 +118,7 @@ class EngineLink:
         return None if self._process is None else self._process.pid
 
     async def start(self, spec: EngineSpec, waiting: ChildProcess | None = None) -> Loaded:
-        """Loads in the process that waits for it, or in a new one; returns when it serves. Raises
+        """Loads the model in the `waiting` process, or in a new one; returns when it serves. Raises
         `LoadFailure` with the reason, or `OSError`."""
         loop = asyncio.get_running_loop()
         self._loaded = loop.create_future()
@@ -139,8 +139,8 @@ class EngineLink:
         return self.info
 
     def submit(self, request: GenerateRequest, on_end: RowEnd) -> RowStream:
-        """Sends a row to the engine. Raises `EngineDied` if there is none any more, and what
-        encoding the request raises; then there is no row."""
+        """Sends a row to the engine. Raises `EngineDied` if the engine has ended, and encoding
+        errors of the request; then there is no row."""
         if not self.alive:
             raise EngineDied
         frame = encode_frame(Submit(request))
@@ -150,23 +150,25 @@ class EngineLink:
         return row
 
     def cancel(self, uid: str) -> None:
-        """Asks the engine to drop a row; its last delta still comes. Nothing for an ended row."""
+        """Has the engine drop a row; its last delta still arrives. Does nothing for an ended
+        row."""
         if uid in self._rows:
             self._send(Cancel(uid))
 
     def abandon(self, uid: str, failure: NodeError) -> None:
-        """Ends a row with `failure` now, and has the engine drop it. Nothing for an ended row."""
+        """Ends a row with `failure` at once, and has the engine drop it. Does nothing for an ended
+        row."""
         self.cancel(uid)
         if row := self._rows.pop(uid, None):
             row.on_failure(failure)
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
-        """The engine's state once it keeps within the lease. Raises `EngineDied`."""
+        """Returns the engine's state once it keeps within the lease. Raises `EngineDied`."""
         number = next(self._numbers)
         return await self._ask(number, SetLease(lease, number))
 
     async def clear_cache(self) -> EngineStats:
-        """The engine's state once it has forgotten all stored KV. Raises `EngineDied` or
+        """Returns the engine's state once it has dropped all stored KV. Raises `EngineDied` or
         `EngineSilent`."""
         number = next(self._numbers)
         try:
@@ -178,12 +180,13 @@ class EngineLink:
             ) from None
 
     def set_pressure(self, level: Pressure) -> None:
-        """Tells the engine how short the machine is of memory."""
+        """Sends the level of memory pressure to the engine."""
         self._send(SetPressure(level))
 
     async def stop(self, grace_s: float) -> int | None:
-        """Ends the process: asks it, and kills it after `grace_s`. Rows still open fail. The exit
-        code, None if there was no process. Needed after a death too, which it cleans up."""
+        """Ends the process: sends a shutdown, and kills it after `grace_s` seconds. Open rows fail.
+        Returns the exit code, or None if there was no process. Also needed after a death, to clean
+        up."""
         self._stopping = True
         if self._process is None or self._reaper is None:
             return None
@@ -193,7 +196,7 @@ class EngineLink:
         if not self._reaper.done():
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        # Who gives up waiting for it does not end it.
+        # A cancelled waiter does not cancel the reaper.
         code = await asyncio.shield(self._reaper)
         if self._transport is not None:
             self._transport.close()
@@ -228,7 +231,7 @@ class EngineLink:
     def on_frame(self, frame: Frame) -> None:
         self._long_step.end()
         if frame.cache_events:
-            # What a row leaves in the cache is known when it ends.
+            # First: the cache events of a row are known before its end is.
             self._on_cache_events(frame.cache_events)
         rows = self._rows
         for delta in frame.deltas:
@@ -244,7 +247,8 @@ class EngineLink:
                 row.on_progress(progress)
 
     def on_lost(self) -> None:
-        """The engine's end of the pair is closed, or it is broken: every open row fails now."""
+        """Called when the engine's end of the pair is closed, or the engine is broken: every open
+        row fails."""
         if not self.alive:
             return
         self.alive = False
@@ -274,7 +278,7 @@ class EngineLink:
 
     def _take_stats(self, stats: EngineStats) -> None:
         self.stats = stats
-        # Before the answers: who waits for one may reckon with what it says.
+        # Before the results: a waiter may rely on the new stats.
         self._on_stats(stats)
         for number in stats.answered:
             if (answer := self._asked.get(number)) is not None and not answer.done():
@@ -288,7 +292,7 @@ class EngineLink:
                 self._fail_load(report.reason)
             case Loaded():
                 if self._loaded is not None and not self._loaded.done():
-                    # Before the first frame, which may come in the same turn of the loop.
+                    # Before the first frame, which may arrive in the same iteration of the loop.
                     self._on_loaded(report)
                     self._loaded.set_result(report)
 
@@ -313,7 +317,7 @@ def _refusal(refused: Refused) -> NodeError:
 
 
 class _Receiver(asyncio.Protocol):
-    """Splits what arrives into reports."""
+    """Splits received bytes into reports."""
 
     def __init__(self, link: EngineLink) -> None:
         self._link = link

@@ -1,4 +1,4 @@
-"""The progress of a load, for people."""
+"""Logs the progress of a load."""
 
 import logging
 from collections.abc import Callable
@@ -7,7 +7,7 @@ logger = logging.getLogger(__name__)
 
 
 def quarters(name: str) -> Callable[[float], None]:
-    """Logs the progress of a load at each quarter."""
+    """Returns a function that logs the progress of a load at each quarter."""
     told = 0
 
     def tell(fraction: float) -> None:

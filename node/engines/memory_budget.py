@@ -1,9 +1,9 @@
-"""The Mac's memory limit, leased in bytes to the engines.
+"""The memory budget of the machine, leased in bytes to the engines.
 
-Only the agent sizes anything from the machine; an engine gets a lease and stays within it. What
-the weights, the live KV and the process itself take is granted for good, and so is stored KV that
-is pinned; what is then left is shared out as stored KV, and taken back for the next load. Who gets
-how much follows from the set of engines and their pinned KV alone.
+Only the agent derives sizes from the machine; an engine gets a lease and stays within it. Weights,
+live KV and the process's overhead are granted until the engine ends, and so is pinned stored KV;
+the rest is shared out as stored KV, and reclaimed for the next load. The shares depend only on the
+set of engines and their pinned KV.
 """
 
 import asyncio
@@ -18,23 +18,25 @@ from node.ipc.messages import EngineStats, MemoryLease
 from serving.units import GIB, gib
 
 OVERHEAD_BYTES = GIB // 2
-"""An engine process without weights: interpreter, MLX, compiled graphs, scratch of a step."""
+"""Size of an engine process without weights: interpreter, MLX, compiled graphs, scratch of a
+step."""
 STORED_PERCENT = 90
-"""How much of what is left is shared out; the rest is a margin for what no engine counts."""
+"""Percentage of the unused memory that is shared out; the rest is a margin for memory that no
+engine counts."""
 GIVE_BACK_S = 30.0
-"""How long an engine may take to come within a smaller lease."""
+"""Seconds that an engine may take to shrink to a smaller lease."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What one engine holds for good, and how much stored KV it may have."""
+    """The fixed part of one engine's lease, and the limit of its stored KV."""
 
     fixed: MemoryLease
     stored_limit_bytes: int | None
     pinned_bytes: int = 0
-    """Stored KV that the engine does not give back."""
+    """Stored KV that the engine never evicts."""
 
     @property
     def kept_bytes(self) -> int:
@@ -42,7 +44,7 @@ class _Grant:
 
 
 class Budget:
-    """A number of bytes and who holds how many of them."""
+    """A number of bytes, and the grants of each engine."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -50,49 +52,51 @@ class Budget:
 
     @property
     def leased_bytes(self) -> int:
-        """Without the stored KV that is given back for a load."""
+        """Granted bytes, without the stored KV that can be reclaimed for a load."""
         return sum(grant.kept_bytes for grant in self._grants.values())
 
     @property
     def fixed_bytes(self) -> int:
-        """Without any stored KV."""
+        """Granted bytes without any stored KV."""
         return sum(grant.fixed.total_bytes for grant in self._grants.values())
 
     @property
     def stored_bytes(self) -> int:
-        """Granted as stored KV, pinned or not."""
+        """Bytes granted as stored KV, pinned or not."""
         return sum(self.lease(key).stored_kv_bytes for key in self._grants)
 
     @property
     def excess_bytes(self) -> int:
-        """By how much `leased_bytes` is beyond the limit."""
+        """Bytes by which `leased_bytes` exceeds the limit."""
         return max(self.leased_bytes - self.total_bytes, 0)
 
     def room_bytes(self, key: str) -> int:
-        """What `key` may have for good beside the others; at least 0."""
+        """Returns the bytes that `key` may have as fixed part beside the other grants; at least
+        0."""
         others = sum(each.kept_bytes for name, each in self._grants.items() if name != key)
         return max(self.total_bytes - others, 0)
 
     def kept_bytes(self, key: str) -> int:
-        """What `key` holds for good; 0 if it holds nothing."""
+        """Returns the bytes that `key` keeps until it ends; 0 if it has no grant."""
         grant = self._grants.get(key)
         return 0 if grant is None else grant.kept_bytes
 
     def refusal(self, key: str, needed_bytes: int) -> DoesNotFit:
-        """That there will never be so much for `key`, or that others leave less now."""
+        """Returns the error that `needed_bytes` exceed the limit, or what other models leave of
+        it."""
         return DoesNotFit(_refusal(key, needed_bytes, self.room_bytes(key), self.total_bytes))
 
     def admit(self, key: str, fixed: MemoryLease, stored_limit_bytes: int | None = None) -> None:
-        """Grants `fixed`, which has no stored KV, in place of what `key` held. Raises `DoesNotFit`
-        and changes nothing if the others leave less."""
+        """Grants `fixed`, which has no stored KV, in place of the earlier grant of `key`. Raises
+        `DoesNotFit` and changes nothing if the others leave less."""
         room_bytes = self.room_bytes(key)
         if fixed.total_bytes > room_bytes:
             raise self.refusal(key, fixed.total_bytes)
         self._grants[key] = _Grant(fixed, stored_limit_bytes)
 
     def correct(self, key: str, weight_bytes: int) -> None:
-        """What the weights of `key` turned out to take; more leaves less for the stored KV of
-        all. Logs it if even that is not enough."""
+        """Replaces the planned weights of `key` by their measured size; a larger one reduces the
+        stored KV of all engines. Logs an error if even that does not suffice."""
         grant = self._grants[key]
         old = grant.fixed
         fixed = MemoryLease(weight_bytes, old.live_kv_bytes, 0, old.overhead_bytes)
@@ -106,8 +110,8 @@ class Budget:
             )
 
     def pin(self, key: str, pinned_bytes: int) -> bool:
-        """How much of its stored KV `key` keeps for good; whether that is news. Nothing if it
-        holds nothing."""
+        """Sets the stored KV that `key` never evicts; returns True if it changed. Does nothing if
+        `key` has no grant."""
         grant = self._grants.get(key)
         if grant is None or grant.pinned_bytes == pinned_bytes:
             return False
@@ -115,11 +119,11 @@ class Budget:
         return True
 
     def release(self, key: str) -> None:
-        """Takes back what `key` holds; nothing if it holds nothing."""
+        """Removes the grant of `key`, if there is one."""
         self._grants.pop(key, None)
 
     def lease(self, key: str) -> MemoryLease:
-        """All that `key` may hold now, stored KV included."""
+        """Returns the whole current lease of `key`, stored KV included."""
         grant = self._grants[key]
         fixed, stored_bytes = grant.fixed, grant.pinned_bytes + self._shares()[key]
         return MemoryLease(
@@ -127,8 +131,8 @@ class Budget:
         )
 
     def _shares(self) -> dict[str, int]:
-        """Stored KV beside the pinned, by key: equal shares, and what one may not have goes to
-        the others."""
+        """Returns the unpinned stored KV by key: equal shares, and what exceeds the limit of one
+        engine goes to the others."""
         left_bytes = max(self.total_bytes - self.leased_bytes, 0) * STORED_PERCENT // 100
         shares: dict[str, int] = {}
 
@@ -150,44 +154,45 @@ class Tenant(Protocol):
     """An engine that serves."""
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
-        """Its state once it keeps within the lease. Raises `EngineDied`."""
+        """Returns the engine's state once it keeps within the lease. Raises `EngineDied`."""
 
 
 class Leases:
-    """Tells the engines what the budget grants them: those that must give first, and what they
-    gave to others only when they have given it."""
+    """Sends the engines their leases: first to those that must shrink, and larger ones to the
+    others only once the memory is free."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._tenants: dict[str, Tenant] = {}
         self._told: dict[str, MemoryLease] = {}
-        """The larger of old and new lease while an engine is on its way between them."""
+        """Last lease sent to each engine; the larger of old and new one while the engine has not
+        confirmed."""
         self._unsure: set[str] = set()
-        """Those that have not answered to a lease; they may keep to it or not."""
+        """Engines that have not confirmed a lease, and may keep to it or not."""
         self._turn = asyncio.Lock()
         self._settling: asyncio.Task[None] | None = None
         self._is_settled = True
 
     @property
     def tenants(self) -> int:
-        """Engines that serve."""
+        """Number of engines that serve."""
         return len(self._tenants)
 
     def join(self, key: str, tenant: Tenant, lease: MemoryLease) -> None:
-        """An engine has started with `lease`."""
+        """Adds an engine that has started with `lease`."""
         self._tenants[key] = tenant
         self._told[key] = lease
         self._unsure.discard(key)
 
     def leave(self, key: str) -> None:
-        """The engine is gone, if there was one."""
+        """Removes the engine, if there was one."""
         self._tenants.pop(key, None)
         self._told.pop(key, None)
         self._unsure.discard(key)
 
     async def make_room(self) -> None:
-        """Returns when no engine holds more than it is granted now. Raises `LoadFailure` if one
-        does not give back in time, or if there is less to give than when the load was admitted."""
+        """Returns when no engine uses more than its grant. Raises `LoadFailure` if one does not
+        shrink in time, or if less can be reclaimed than when the load was admitted."""
         async with self._turn:
             if late := await self._take_back():
                 raise LoadFailure(
@@ -200,12 +205,12 @@ class Leases:
                 )
 
     async def settle(self) -> None:
-        """Brings every engine to what it is granted now, where there is room for it. Raises
-        `LoadFailure` if one does not answer in time."""
+        """Brings every engine to its grant where there is room for it. Raises `LoadFailure` if one
+        does not confirm in time."""
         async with self._turn:
             late = await self._take_back()
-            # Shares only fall with a grant and only rise with a release, so that what is told now
-            # is free now; for a grant that came in between, `make_room` takes it back.
+            # Shares only fall with a grant and only rise with a release, so the memory that is
+            # leased here is free; if a grant intervenes, its `make_room` reclaims it.
             granted = {key: self._budget.lease(key) for key in self._tenants}
             getting = self._affordable(granted)
             self._told |= {key: granted[key] for key in getting}
@@ -217,13 +222,13 @@ class Leases:
             )
 
     def settle_soon(self) -> None:
-        """Begins to settle, beside everything else and again until no engine is late."""
+        """Settles in the background, and repeats until no engine is late."""
         self._is_settled = False
         if self._settling is None or self._settling.done():
             self._settling = asyncio.create_task(self._keep_settling())
 
     async def close(self) -> None:
-        """Ends what `settle_soon` began."""
+        """Ends the background settling."""
         if self._settling is not None:
             self._settling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -242,8 +247,8 @@ class Leases:
                 told = exc.message
 
     def _affordable(self, granted: dict[str, MemoryLease]) -> list[str]:
-        """Those to tell of a lease that is no smaller: where it is larger, only as far as there is
-        room for it beside what others have not given back."""
+        """Returns the engines with a new lease that is no smaller. A larger one counts only if
+        there is room for it beside the memory that others have not given back."""
         stored_bytes = sum(lease.stored_kv_bytes for lease in self._told.values())
         free_bytes = max(self._budget.total_bytes - self._budget.fixed_bytes - stored_bytes, 0)
         getting = []
@@ -257,7 +262,7 @@ class Leases:
         return getting
 
     async def _take_back(self) -> list[str]:
-        """Tells those that must give; the keys of those that did not in time."""
+        """Sends smaller leases; returns the keys of engines that did not confirm in time."""
         granted = {key: self._budget.lease(key) for key in self._tenants}
         giving = [
             key
@@ -267,7 +272,7 @@ class Leases:
         return await self._tell(giving, granted)
 
     async def _tell(self, keys: Collection[str], granted: dict[str, MemoryLease]) -> list[str]:
-        """Sends the leases and waits; the keys of those that did not answer in time."""
+        """Sends the leases and waits; returns the keys of engines that did not confirm in time."""
         answers = await asyncio.gather(*(self._tell_one(key, granted[key]) for key in keys))
         return [key for key, answered in zip(keys, answers, strict=True) if not answered]
 
@@ -282,7 +287,7 @@ class Leases:
         except TimeoutError:
             return False
         except EngineDied:
-            pass  # and so holds nothing
+            pass  # it uses no memory
         if self._tenants.get(key) is tenant:
             self._told[key] = lease
             self._unsure.discard(key)

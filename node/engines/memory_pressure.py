@@ -1,22 +1,22 @@
-"""How short the machine is of memory, as a level with hysteresis. Pure: readings in, level out."""
+"""The level of memory pressure, with hysteresis. Pure: readings in, level out."""
 
 from node.hardware import MemoryReading
 from node.ipc.messages import Pressure
 
 SOFT_PERCENT = 6
-"""Of the memory: with less available, engines store nothing new and evict."""
+"""Percentage of available memory below which engines store nothing new and evict."""
 HARD_PERCENT = 3
-"""With less available, no new request is taken."""
+"""Percentage of available memory below which new requests are rejected."""
 LEAVING_FACTOR = 1.5
-"""A level is left only with so many times as much available as it was entered with."""
+"""Factor on the thresholds at which a level ends, so that it ends later than it began."""
 CALM_READINGS = 5
-"""How many readings in a row must be better before the level falls."""
+"""Number of better readings in a row before the level falls."""
 _KERNEL_LEVELS = {1: Pressure.NONE, 2: Pressure.SOFT, 4: Pressure.HARD}
 
 
 class PressureGauge:
-    """The level after each reading: it rises at once, and falls step by step when it has been calm
-    for a while, since what an engine evicts makes room only until it stores again."""
+    """Derives the level from each reading. It rises at once and falls by one step after
+    `CALM_READINGS`, since memory that an engine evicts is free only until it stores again."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
@@ -24,7 +24,7 @@ class PressureGauge:
         self.level = Pressure.NONE
 
     def feed(self, reading: MemoryReading) -> Pressure:
-        """The level that the reading leads to; one that tells nothing changes nothing."""
+        """Returns the level after the reading; a reading without values changes nothing."""
         entered = self._level_of(reading, 1.0)
         staying = self._level_of(reading, LEAVING_FACTOR)
         if entered is None or staying is None:

@@ -1,4 +1,4 @@
-"""Engine processes within the memory budget: their loads, their ends, and what they tell."""
+"""Engine processes within the memory budget: their loads, their ends, and their reports."""
 
 import asyncio
 import logging
@@ -33,16 +33,16 @@ from node.protocol.messages import ModelState
 
 LOAD_COOL_DOWN_S = 5.0
 LAST_COOL_DOWN_S = 300.0
-"""After a load that has failed; it doubles at each in a row."""
+"""Longest wait after a failed load; it doubles at each failure in a row."""
 STOP_GRACE_S = 5.0
 PROGRESS_STEPS = 20
-"""Of a load, told to routers."""
+"""Number of progress reports to routers per load."""
 SPARE_S = 3.0
-"""After a load and the start, until a process is started for the next load."""
+"""Seconds after the start or a load until a spare process for the next load is started."""
 LEAST_CHUNK_TOKENS = 64
-"""Of prefill, however often the GPU had too much to do."""
+"""Smallest prefill chunk, however often the GPU was overloaded."""
 EXIT_GRACE_S = 1.0
-"""How long a process may live on after its end of the link closed."""
+"""Seconds that a process may live on after its end of the link closed."""
 
 FAULT = "The agent failed while it loaded the model; its log tells more."
 
@@ -53,23 +53,23 @@ Prepare = Callable[[ModelEntry], Coroutine[Any, Any, None]]
 
 
 async def nothing_to_prepare(entry: ModelEntry) -> None:
-    """Of a model that needs its engine only."""
+    """For models that need only their engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Whom engines tell."""
+    """Callbacks for the events of engines."""
 
     on_change: Callable[[], None] = lambda: None
-    """The state of a model, or the progress of a load, is another one."""
+    """The state of a model or the progress of a load has changed."""
     on_marked: Callable[[Marked], None] = lambda marked: None
     watch: CacheWatch = field(default_factory=CacheWatch)
     prepare: Prepare = nothing_to_prepare
-    """Loads what else a model needs to serve. Raises `LoadFailure`."""
+    """Loads anything else that a model needs to serve. Raises `LoadFailure`."""
 
 
 class Engines:
-    """Owner of loads and stops, and of what each engine may hold."""
+    """Owner of loads and stops, and of the memory lease of each engine."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Engines:
         on_end: Callable[[], None],
         now_s: Callable[[], float],
     ) -> None:
-        """`on_end`: a load is over, or an engine gone."""
+        """`on_end` is called when a load is over or an engine has ended."""
         self.now_s = now_s
         self.budget = budget
         self.pressure = Pressure.NONE
@@ -90,7 +90,7 @@ class Engines:
         self._leases = Leases(budget)
         self._chores: set[asyncio.Task[None]] = set()
         self._closing = False
-        # No number is used twice, over restarts neither: an order for a load may be as old.
+        # No number is used twice, not even over restarts: a request to unload may be as old.
         self._generation = time.time_ns() // 1000
         keeps_spare = kind.settings.spare_engine and kind.settings.engine not in WITHOUT_MLX
         self._spare = Spare(*(ENGINE_MODULE, kind.settings.engine) if keeps_spare else ())
@@ -101,19 +101,19 @@ class Engines:
         slot.generation = self._generation = self._generation + 1
         slot.progress = 0.0
         slot.abandoned_s = None
-        # First, so that the slot keeps the name under which memory was granted.
+        # First, so that the slot keeps the name that memory was granted to.
         slot.work = self._working(slot, self._load(slot, plan))
         self.set(slot, ModelState.LOADING)
 
     def stop_soon(self, slot: Slot) -> None:
-        """Once nothing holds it; it gets no more requests."""
+        """Sends the engine no more requests, and stops it once its last lease has ended."""
         if slot.state is ModelState.READY and slot.handle is not None:
             self.set(slot, ModelState.DRAINING)
             slot.work = self._working(slot, self._stop(slot, slot.handle.link))
 
     def _working(self, slot: Slot, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A load or a stop. Its end is news only once it is whole: an engine is told what it may
-        store before it gets its first request."""
+        """Starts a load or a stop. Its end is reported only once it is complete: an engine has its
+        share of stored KV before it gets its first request."""
         task = asyncio.create_task(work)
         task.add_done_callback(lambda _: self._worked(slot, task))
         return task
@@ -121,14 +121,14 @@ class Engines:
     def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()) is not None:
             logger.error("A fault of the agent at %s.", slot.entry.name, exc_info=fault)
-        # A load that was cancelled before its first step has run nothing of its own.
+        # A task that is cancelled before its first step runs none of its own code.
         if slot.work is task and slot.state is ModelState.LOADING:
             self._release(slot.entry.name)
             self._loaded(slot, ModelState.ON_DISK, None)
         self._on_end()
 
     def keep_spare(self, is_wanted: Callable[[], bool]) -> None:
-        """A process for the next load, if one is likely to come."""
+        """Starts a spare process for the next load, if one is likely."""
         self._spare.refill(SPARE_S, is_wanted)
 
     def set(self, slot: Slot, state: ModelState, reason: str | None = None) -> None:
@@ -138,13 +138,15 @@ class Engines:
         self._hooks.on_change()
 
     async def settled(self) -> None:
-        """Waits until the engines have the stored KV that they are granted now, or are late."""
-        # Who is late is logged by the settling that goes on beside everything else.
+        """Waits until every engine has the stored KV that the budget grants it, or has missed the
+        time for it."""
+        # Engines that are late are logged by `Leases.settle_soon`.
         with suppress(LoadFailure):
             await self._leases.settle()
 
     async def close(self, slots: list[Slot], grace_s: float) -> None:
-        """Ends all loads and engines; an engine that is not gone after `grace_s` is killed."""
+        """Ends all loads and engines; kills an engine that has not ended after `grace_s`
+        seconds."""
         self._closing = True
         work = [slot.work for slot in slots if slot.work is not None]
         for task in work:
@@ -160,7 +162,7 @@ class Engines:
         entry = slot.entry
         link = self._new_link(slot)
         started_s = self.now_s()
-        # What nobody foresaw fails the load as well: to try it again at once would never end.
+        # An unexpected error fails the load as well: an immediate retry could go on without end.
         state = ModelState.FAILED
         reason: str | None = FAULT
         slot.link = link
@@ -201,7 +203,7 @@ class Engines:
         return link
 
     async def _started(self, link: EngineLink, spec: EngineSpec, entry: ModelEntry) -> Loaded:
-        """Raises `LoadFailure` or `OSError`; then the engine has ended."""
+        """Raises `LoadFailure` or `OSError`, after the engine has ended."""
         preparing = asyncio.create_task(self._hooks.prepare(entry))
         try:
             info = await link.start(spec, self._spare.take())
@@ -217,12 +219,12 @@ class Engines:
 
     def _spec(self, slot: Slot, plan: Plan) -> EngineSpec:
         spec = engine_spec(slot.entry, plan, self._kind.settings, self._kind.script_json)
-        # A request is a warm-up by itself.
+        # A request warms the engine up by itself.
         spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
         return _in_smaller_chunks(spec, slot.overloads) if slot.overloads else spec
 
     def _loaded(self, slot: Slot, state: ModelState, reason: str | None) -> None:
-        """The load is over, well or not."""
+        """Records the end of a load, successful or not."""
         slot.work = None
         slot.is_hurried = False
         now_s = self.now_s()
@@ -237,7 +239,7 @@ class Engines:
         self.set(slot, state, reason)
 
     def _move_in(self, handle: EngineHandle, plan: Plan) -> None:
-        """The engine serves: it gets its share of stored KV."""
+        """Gives a new engine its share of stored KV."""
         name = handle.entry.name
         self.budget.correct(name, handle.info.weight_bytes)
         self._leases.join(name, handle.link, plan.fixed)
@@ -256,7 +258,7 @@ class Engines:
         self._settle()
 
     def _settle(self) -> None:
-        """Brings the engines to what the budget now grants them, beside everything else."""
+        """Starts to bring the engines to the leases that the budget grants, in the background."""
         if not self._closing:
             self._leases.settle_soon()
 
@@ -293,7 +295,7 @@ class Engines:
     def _on_died(self, slot: Slot, link: EngineLink) -> None:
         if slot.handle is None or slot.handle.link is not link:
             return
-        # A stop in progress waits for its requests, which fail now, and ends by itself.
+        # A stop in progress waits for its requests, which fail at once, and then ends by itself.
         if link.broken is not None and link.broken.is_overload:
             slot.overloads += 1
         if slot.state is ModelState.READY:
@@ -317,8 +319,8 @@ class Engines:
 
 
 def _in_smaller_chunks(spec: EngineSpec, overloads: int) -> EngineSpec:
-    """The GPU is given back to the screen only between two commands, and a chunk of prefill is the
-    longest of them."""
+    """Halves the prefill chunk for each overload. A prefill chunk is the longest GPU command, and
+    the GPU serves the display only between two commands."""
     tokens = max(spec.prefill_chunk_tokens >> overloads, LEAST_CHUNK_TOKENS)
     logger.warning(
         "%s: prefill_chunk %d tokens (the GPU has failed %d times for having had too much to do).",

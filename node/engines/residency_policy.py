@@ -1,4 +1,5 @@
-"""What is wanted of each model's residency: by the settings, and by the routers."""
+"""The residency policy: which models are pinned and how long they are kept, by settings and
+routers."""
 
 from dataclasses import dataclass
 from math import inf
@@ -10,11 +11,11 @@ from node.settings import KEEP_ALIVE_S, Settings
 
 @dataclass(slots=True)
 class _Asked:
-    """What one router asks, and since when it has not said so again."""
+    """Policies of one router, and the time since which it has not repeated them."""
 
     policies: Policies
     since_s: float | None = None
-    """None until time is told."""
+    """Monotonic seconds; None until `lapse` has run."""
 
 
 class WishList:
@@ -24,26 +25,27 @@ class WishList:
         self._pins = frozenset(settings.pins)
         self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
         self._asked: dict[str, _Asked] = {}
-        """By router."""
+        """Policies by router id."""
 
     @property
     def rests(self) -> bool:
-        """Whether a router has the node under maintenance."""
+        """True if a router has the node under maintenance."""
         return any(each.policies.rests for each in self._asked.values())
 
     @property
     def pins(self) -> frozenset[str]:
-        """Models that are to be loaded since the settings pin them."""
+        """Models that the settings pin, and that are therefore to be loaded."""
         return frozenset() if self.rests else self._pins
 
     def set(self, policies: Policies) -> None:
-        """All that a router asks, in place of what it asked before."""
+        """Replaces all policies of one router."""
         self._asked.pop(policies.router_id, None)
         if policies.models or policies.rests:
             self._asked[policies.router_id] = _Asked(policies)
 
     def lapse(self, now_s: float) -> tuple[str, ...]:
-        """Forgets what routers ask that have not said so again for too long; their ids."""
+        """Drops the policies of routers that have not repeated them for too long; returns the ids
+        of those routers."""
         for each in self._asked.values():
             if each.since_s is None:
                 each.since_s = now_s
@@ -57,8 +59,8 @@ class WishList:
         return gone
 
     def of(self, name: str) -> Wishes:
-        """Of several routers the one that keeps the model longer has its way; while the node rests
-        no pin holds."""
+        """Returns the residency of one model. If routers differ, the longest keep-alive applies;
+        while the node rests, nothing is pinned."""
         models = (each.policies.models for each in self._asked.values())
         asked = [each[name] for each in models if name in each]
         is_pinned = name in self._pins or any(each.pinned for each in asked)

@@ -1,4 +1,4 @@
-"""One request at an engine, as the agent follows it."""
+"""One request at an engine, as the agent sees it."""
 
 import asyncio
 import time
@@ -18,30 +18,30 @@ _GRAVITY = (
 
 
 class RowStream:
-    """One request as its consumer sees it: accepted or refused, then deltas until the last."""
+    """One request at an engine: accepted or refused, then deltas until the last."""
 
     def __init__(self, uid: str, on_end: "RowEnd") -> None:
         self.uid = uid
         self.accepted: Accepted | None = None
         self.token_count = 0
-        """Of all choices."""
+        """Output tokens of all choices."""
         self.finish: FinishReason | None = None
-        """The gravest of the ends of its choices so far."""
+        """The most severe finish reason of its choices so far."""
         self.first_content_s: float | None = None
         """Monotonic time of the first text."""
         self.progress: Progress | None = None
-        """Of the prefill, as last told; None before and after it."""
+        """Progress of the prefill as last reported; None before and after it."""
         self.ended = False
         self.failure: NodeError | None = None
         self._on_end = on_end
         self._deltas: list[Delta] = []
         self._told: dict[int, int] = {}
-        """Tokens of each choice so far."""
+        """Output tokens of each choice so far."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def answered(self) -> Accepted:
-        """Waits for the engine's answer. Raises `RowRefused`, `EngineDied`, or what the row was
-        abandoned with."""
+        """Waits until the engine has accepted the request. Raises `RowRefused`, `EngineDied`, or
+        the error that the row was abandoned with."""
         while self.accepted is None and self.failure is None:
             await self._wait(None)
         if self.failure is not None:
@@ -50,8 +50,8 @@ class RowStream:
         return self.accepted
 
     async def next(self, timeout_s: float | None = None) -> list[Delta]:
-        """All deltas that wait, in order; none after `timeout_s` of silence. Raises `EngineDied`,
-        or what the row was abandoned with, once the deltas that came before are taken."""
+        """Returns all buffered deltas, in order; an empty list after `timeout_s` without one. Once
+        the buffer is empty, raises `EngineDied` or the error that the row was abandoned with."""
         if not self._deltas and self.failure is None:
             await self._wait(timeout_s)
         deltas, self._deltas = self._deltas, []

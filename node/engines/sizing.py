@@ -1,6 +1,7 @@
-"""What `auto` means: the sizes of an engine, from its model and the machine, each with its reason.
+"""The meaning of `auto`: the sizes of an engine, from its model and the machine, each with its
+reason.
 
-Pure: what the machine has is told in a `Room`. What the settings give is taken as it is.
+Pure: the machine is described by a `Room`. Explicit settings are used as they are.
 """
 
 from dataclasses import dataclass
@@ -13,38 +14,39 @@ from node.settings import Settings
 from serving.units import GIB, gib
 
 MAX_ROWS = 16
-"""Requests decoded together; more bring little speed for all and slow each one down."""
+"""Sequences decoded together; more add little throughput and slow each one down."""
 LIVE_BYTES = 2 * GIB
-"""Live KV that even a small model gets where its rows can fill it."""
+"""Live KV that even a small model gets if its rows can fill it."""
 LEAST_LIVE_BYTES = GIB // 8
-"""Least live KV of a model whose files do not tell what a token takes."""
+"""Minimum live KV of a model whose files do not show the size of a token."""
 ROW_TOKENS = 8192
-"""Length for which each row gets room; seldom are all rows long at once."""
+"""Length that each row gets memory for; all rows are seldom long at once."""
 SHORT_ROW_TOKENS = 512
-"""A row of which even a batch of short ones must hold so many tokens."""
+"""Minimum length of a row: even a full batch must have room for this many tokens a row."""
 CHUNK_TOKENS = 2048
 CPU_CHUNK_TOKENS = 512
 LARGE_BYTES = 32 * GIB
-"""Weights from which on a chunk of prefill takes so long that it is halved."""
+"""Size of weights from which a prefill chunk takes so long that it is halved."""
 LEAST_SCRATCH_BYTES = GIB // 8
-"""For the attention scores of a chunk, where the model's attention holds some."""
+"""Minimum scratch for the attention scores of a chunk, if the model's attention materializes
+any."""
 MOST_SCRATCH_BYTES = 4 * GIB
 SCRATCH_SHARE = 8
-"""One part of so many that are left beside the weights is scratch at most."""
+"""Scratch takes at most one part in this many of the memory left beside the weights."""
 STALL_TARGET_MS = 200
 LEAST_DISK_BYTES = 10 * 10**9
-"""Free on a disk that KV is written to unasked."""
+"""Free bytes that a disk must have before KV is written to it by default."""
 MOST_DISK_BYTES = 50 * GIB
 DISK_BYTES_PER_DAY = 50 * GIB
-"""Half of what an SSD of 256 GB stands each day over five years, taken as 600 times its size."""
+"""Half of the daily writes that an SSD of 256 GB endures over five years, at 600 full writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is for one model."""
+    """Resources that are available for one model."""
 
     free_bytes: int
-    """Of the memory limit, beside what other engines hold for good."""
+    """Bytes of the memory limit that other engines do not occupy."""
     disk_free_bytes: int
     has_gpu: bool
 
@@ -56,7 +58,7 @@ class Choice:
     name: str
     shown: str
     reason: str | None
-    """Why `auto` comes to it; None where a setting gives it."""
+    """Why `auto` chose it; None if a setting gives it."""
 
     @property
     def line(self) -> str:
@@ -66,7 +68,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sizes of one engine. Stored KV is what the budget then shares out."""
+    """The sizes of one engine. Stored KV is shared out by the budget later."""
 
     fixed: MemoryLease
     """Weights, live KV and overhead; no stored KV."""
@@ -74,20 +76,21 @@ class Plan:
     prefill_chunk_tokens: int
     decode_stall_target_ms: int
     score_bytes_per_pair: int
-    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    """Bytes that attention materializes for each pair of a query of the chunk and a key; 0 for
+    none."""
     scratch_bytes: int
-    """Of the overhead, what attention scores may take."""
+    """Part of the overhead that attention scores may take."""
     snapshot_bytes: int
-    """Most of the stored KV that snapshots may take; 0: half."""
+    """Maximum of snapshots within the stored KV; 0 means half."""
     disk_bytes: int
-    """0: no KV on disk."""
+    """0 means no KV on disk."""
     disk_bytes_per_day: int
-    """0: no limit."""
+    """0 means no limit."""
     choices: tuple[Choice, ...]
 
 
 def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
-    """The sizes of an engine of `entry`. Whether they fit is the budget's to say."""
+    """Returns the sizes of an engine of `entry`. Whether they fit is decided by the budget."""
     chunk_tokens, chunk = _chunk(entry, room, settings)
     scratch_bytes = _scratch_bytes(entry, room, settings)
     live_bytes, live = _live(entry, room, settings, OVERHEAD_BYTES + scratch_bytes)
@@ -113,7 +116,7 @@ def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
 
 
 def needed_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
-    """What an engine of `entry` takes for good, as in its plan."""
+    """Returns the memory that an engine of `entry` occupies until it ends, as in its plan."""
     overhead_bytes = OVERHEAD_BYTES + _scratch_bytes(entry, room, settings)
     live_bytes, _ = _live(entry, room, settings, overhead_bytes)
     return entry.weight_bytes + live_bytes + overhead_bytes
@@ -122,7 +125,7 @@ def needed_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
 def engine_spec(
     entry: ModelEntry, plan: Plan, settings: Settings, script_json: str = ""
 ) -> EngineSpec:
-    """What an engine of `entry` is started with; it has no stored KV yet."""
+    """Returns the start parameters of an engine of `entry`; it has no stored KV yet."""
     disk = None
     if plan.disk_bytes:
         disk = DiskCache(
@@ -151,7 +154,8 @@ def engine_spec(
 
 
 def stored_choices(stored_bytes: int, sharers: int, settings: Settings) -> tuple[Choice, ...]:
-    """What to say of the stored KV that the budget has shared out among so many engines."""
+    """Returns the sizes of stored KV and snapshots, as people see them, when `sharers` engines
+    share it."""
     stored = f"{STORED_PERCENT} % of what is left of the limit"
     if sharers > 1:
         stored += f", shared by {sharers} models"
@@ -163,12 +167,13 @@ def stored_choices(stored_bytes: int, sharers: int, settings: Settings) -> tuple
 
 
 def most_disk_bytes(disk_free_bytes: int, settings: Settings) -> int:
-    """How much KV of one model may be on disk; 0: none."""
+    """Returns the maximum of KV on disk for one model, in bytes; 0 for none."""
     return _disk(disk_free_bytes, settings)[0]
 
 
 def row_bytes(entry: ModelEntry, tokens: int, live_bits: int | None) -> int:
-    """Live KV of a row of so many tokens, an upper estimate; 0 where the files do not tell."""
+    """Returns an upper estimate of the live KV of a row of `tokens`; 0 if the model's files do not
+    show it."""
     full_bytes = entry.kv_bytes_per_token * tokens + entry.kv_bytes_per_row
     # Groups of 64 values share a scale and a bias, each as wide as a value of 16 bits.
     return full_bytes if live_bits is None else -(-full_bytes * (2 * live_bits + 1) // 32)
@@ -230,14 +235,14 @@ def _chunk(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choi
 
 
 def _score_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
-    # Nothing fused reads quantised KV, and nothing is fused on a CPU.
+    # No fused kernel reads quantized KV, and there is none for the CPU.
     is_fused = entry.scores.is_fused and room.has_gpu and settings.kv_live_bits is None
     return 0 if is_fused else entry.scores.bytes_per_pair
 
 
 def _scratch_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
-    """What the attention scores of a chunk may take: as much as a whole chunk behind the whole
-    context needs, or else a share of what is left, and longer rows get shorter chunks."""
+    """Returns the memory for the attention scores of a chunk: enough for a whole chunk behind the
+    whole context, or a share of the free memory; then longer rows get shorter chunks."""
     chunk_tokens, _ = _chunk(entry, room, settings)
     pairs = chunk_tokens * max(entry.context_tokens or ROW_TOKENS, chunk_tokens)
     left_bytes = room.free_bytes - entry.weight_bytes - OVERHEAD_BYTES

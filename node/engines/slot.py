@@ -1,4 +1,4 @@
-"""The models of a node and their engines: what the supervisor keeps of each."""
+"""State that the supervisor keeps for each model of a node and its engine."""
 
 import asyncio
 import math
@@ -16,14 +16,14 @@ from node.protocol.messages import ModelSpeed, ModelState, ModelStatus
 from node.settings import Settings
 
 LOAD_BYTES_PER_S = 1e9
-"""What a load is taken to read, before one was measured."""
+"""Assumed read speed of a load until one has been measured."""
 WANTED_AGAIN_S = 600.0
-"""So long after its last request a model is half as likely to be asked for soon."""
+"""Half-life, in seconds since its last request, of a model's chance to be requested again soon."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What all engines of this agent are started with."""
+    """Settings that all engines of this agent share."""
 
     settings: Settings
     machine: Machine
@@ -32,7 +32,7 @@ class EngineKind:
 
 @dataclass(frozen=True, slots=True)
 class EngineHandle:
-    """An engine that serves."""
+    """An engine that serves requests."""
 
     entry: ModelEntry
     link: EngineLink
@@ -41,12 +41,12 @@ class EngineHandle:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """An engine and what has happened to it."""
+    """An engine and the events of its life so far."""
 
     handle: EngineHandle
     state: ModelState
     cache_events: dict[str, int]
-    """Of its prefix cache since its load, by kind."""
+    """Number of prefix cache events since the load, by kind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,60 +59,60 @@ class Slot:
     reason: str | None = None
     retry_at_s: float = 0.0
     cool_down_s: float = 0.0
-    """After its last load; 0 where that has not failed."""
+    """Wait after its last load; 0 unless that load failed."""
     failures: int = 0
-    """Of its loads."""
+    """Number of failed loads."""
     overloads: int = 0
-    """How often its engine has ended since the GPU had too much to do at a time."""
+    """Number of times its engine ended because one GPU command was too large."""
     link: EngineLink | None = None
-    """To its engine, loaded or not."""
+    """Connection to its engine, loaded or not."""
     handle: EngineHandle | None = None
     work: asyncio.Task[None] | None = None
-    """The load or the stop in progress."""
+    """The load or stop in progress."""
     cache_events: Counter[str] = field(default_factory=Counter)
-    """Of the engine's prefix cache since its load, by kind."""
+    """Number of prefix cache events since the load, by kind."""
     leases: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: dict[object, float] = field(default_factory=dict)
-    """Those who wait for it, each with the time at which it came."""
+    """Start of the wait, in monotonic seconds, for each request that waits for the model."""
     is_hurried: bool = False
-    """Whether a request has waited for its load, not only people and routers who load ahead."""
+    """True if a request has waited for this load, not only a load ahead of requests."""
     abandoned_s: float | None = None
-    """When the last one that waited for its load left."""
+    """Time at which the last request that waited for the load disconnected."""
     generation: int = 0
-    """Of its loads."""
+    """Number of its load, unique on this node."""
     progress: float = 0.0
-    """Of the load."""
+    """Fraction of the load that is done, from 0 to 1."""
     load_s: float | None = None
-    """What its last load took."""
+    """Duration of its last load."""
     speed: ModelSpeed | None = None
-    """What its engines have told of theirs last."""
+    """Speed that its engines reported last."""
     ready_s: float = 0.0
     used_s: float = 0.0
     """End of its last request, or of its load."""
 
     @property
     def is_used(self) -> bool:
-        """Whether it has an engine, or is to get one."""
+        """True if it has an engine, or a load or stop is running or awaited."""
         return bool(self.handle or self.work or self.waiting)
 
     @property
     def is_leaving(self) -> bool:
-        """Whether its engine ends: it is unloaded, or its load is cancelled."""
+        """True if its engine is ending: it is being unloaded, or its load is cancelled."""
         is_cancelled = self.work is not None and self.work.cancelling() > 0
         return self.state is ModelState.DRAINING or (
             self.state is ModelState.LOADING and is_cancelled
         )
 
     def idle_s(self, now_s: float) -> float | None:
-        """None while it is not loaded, or held or waited for."""
+        """Seconds without a request; None while it is not loaded, is leased or is waited for."""
         if self.state is not ModelState.READY or self.leases or self.waiting:
             return None
         return max(0.0, now_s - self.used_s)
 
     def value_s(self, now_s: float) -> float:
-        """What its leaving is likely to cost: its load, and the prefill of what its cache holds in
-        memory alone, as far as it is likely to be asked for again."""
+        """Expected cost of unloading the model, in seconds: its load, and the prefill of KV that is
+        cached in memory alone, weighted by the chance that the model is requested again."""
         reload_s = self.load_s or self.entry.weight_bytes / LOAD_BYTES_PER_S
         if self.handle is not None:
             reload_s += _again_s(self.handle)
@@ -137,23 +137,24 @@ class ModelAwaited:
 
     name: str
     progress: float
-    """Of its load, from 0 to 1."""
+    """Fraction of the load that is done, from 0 to 1."""
     held_by: str | None = None
-    """What its load waits for, in words."""
+    """Reason, in words, why its load has not begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What people and routers want of one model's residency."""
+    """Residency that people and routers want for one model."""
 
     pinned: bool = False
     keep_alive_s: float | None = None
-    """None: for ever."""
+    """None keeps it without limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model takes, and how many requests at once it serves, unless its engine says so."""
+    """Memory that a model needs and requests that it serves at once, unless its engine reports
+    others."""
 
     memory_bytes: int
     max_rows: int
@@ -162,7 +163,7 @@ class Sizes:
 def model_status(
     entry: ModelEntry, slot: Slot, budget: Budget, wishes: Wishes, sizes: Sizes, now_s: float
 ) -> ModelStatus:
-    """The model as routers are told of it."""
+    """Returns the model's status as routers receive it."""
     handle = slot.handle
     is_loading = slot.state is ModelState.LOADING
     is_failed = slot.state is ModelState.FAILED

@@ -1,9 +1,9 @@
 """The single owner of engine processes: one state machine for each model folder.
 
-on_disk -> loading -> ready -> draining -> on_disk, and failed(reason), which the next request after
-a cool-down leaves again. Nobody reads a state and then acts on it: callers ask for a `Lease` and
-await `Lease.ready`, and an engine is never stopped while a lease is ready. Whose turn it is where
-not all fit is `node.engines.swap_policy`' to say.
+States: on_disk -> loading -> ready -> draining -> on_disk, and failed(reason), from which the next
+request after a cool-down starts a new load. No caller reads a state and then acts on it: callers
+take a `Lease` and await `Lease.ready`, and an engine is never stopped while a lease is in use.
+Where not all models fit into memory, `node.engines.swap_policy` decides which are loaded.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from serving.awake import Awake
 from serving.stay_awake import StayAwake
 
 NAME_LIMIT = 200
-"""Longest piece of an unknown name that is repeated or compared."""
+"""Longest piece of an unknown name that is repeated or compared, in characters."""
 
 _NOWHERE = Path()
 
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lease:
-    """A request's hold on a model: until it is closed, the engine it got is not stopped."""
+    """A request's lease on a model: until it is closed, the engine is not stopped."""
 
     def __init__(self, supervisor: "Supervisor", slot: Slot, name: str) -> None:
         self._supervisor = supervisor
@@ -65,10 +65,10 @@ class Lease:
         self._held = False
 
     async def ready(self, *, ahead: bool = False) -> EngineHandle:
-        """The engine, loaded first if need be; `ahead` of requests. Raises `LoadFailure`,
-        `DoesNotFit`, `MemoryShort` or `ShuttingDown`."""
+        """Returns the engine, and loads it first if needed. `ahead` means that no request waits for
+        the load. Raises `LoadFailure`, `DoesNotFit`, `MemoryShort` or `ShuttingDown`."""
         handle = await self._supervisor.ensure_ready(self._slot, ahead=ahead)
-        # No await since the state was seen as ready, so that nothing can have stopped the engine.
+        # No await since the state was seen as ready: nothing can have stopped the engine.
         if not self._held:
             self._held = True
             self._slot.leases += 1
@@ -76,7 +76,7 @@ class Lease:
         return handle
 
     def awaited(self) -> ModelAwaited | None:
-        """What it waits for; None once its engine is ready."""
+        """Returns what the request waits for; None once its engine is ready."""
         return None if self._held else self._supervisor.awaited(self._slot, self._name)
 
     def close(self) -> None:
@@ -101,15 +101,15 @@ class Supervisor:
         settings = kind.settings
         self._residency = Residency(self, Rules(settings.min_residency_s, settings.max_swap_wait_s))
         self.wishes: Callable[[str], Wishes] = lambda name: Wishes()
-        """Of a model's residency, by its name."""
+        """Returns the residency that is wanted for a model, by its name."""
         self.awake = Awake(StayAwake.NEVER)
-        """Of the machine, while models are held or waited for."""
+        """Keeps the machine awake while models are leased or waited for."""
         self._looking = asyncio.Lock()
-        """One look at the disk at a time, so that an older one never replaces a newer one."""
+        """Serializes reads of the disk, so that an older result never replaces a newer one."""
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
         self.broken: tuple[BrokenFolder, ...] = ()
-        """On disk."""
+        """Models on disk that cannot be served."""
         self._slots: dict[str, Slot] = {}
         self._closing = False
 
@@ -117,7 +117,7 @@ class Supervisor:
         """Reads the store again."""
         async with self._looking:
             here, self._disk_free_bytes = await asyncio.to_thread(self._look)
-            # A folder that has got the name of one in use has to wait until that is at rest.
+            # A folder that has taken the name of a model in use waits until that model is at rest.
             used = [slot.entry for slot in self._slots.values() if slot.is_used]
             before = (self._entries.keys(), self.broken)
             self._entries = {entry.name: entry for entry in (*here.models, *used)}
@@ -128,7 +128,7 @@ class Supervisor:
             self._engines.keep_spare(self._wants_spare)
 
     def _wants_spare(self) -> bool:
-        """Whether a model may be loaded soon, and none is now."""
+        """True if a load is likely soon and none is running."""
         if self._closing:
             return False
         states = {slot.state for slot in self._slots.values()}
@@ -141,7 +141,8 @@ class Supervisor:
         return list(self._entries)
 
     async def find(self, name: str) -> ModelEntry:
-        """The model of that name. Raises `ModelBroken`, or `UnknownModel` with near names."""
+        """Returns the model of that name. Raises `ModelBroken`, or `UnknownModel` with similar
+        names."""
         entry = self._entries.get(name)
         if entry is None:
             await self.refresh()
@@ -157,7 +158,7 @@ class Supervisor:
 
     @contextmanager
     def serving(self, entry: ModelEntry) -> Iterator[Lease]:
-        """A lease for one request."""
+        """Provides a lease for one request."""
         lease = Lease(self, self._slot(entry), entry.name)
         try:
             with self.awake.work():
@@ -166,8 +167,8 @@ class Supervisor:
             lease.close()
 
     async def ensure_ready(self, slot: Slot, *, ahead: bool = False) -> EngineHandle:
-        """One load however many wait, which ends soon after the last of them has left. Ask through
-        `Lease.ready`."""
+        """Returns the engine once it is ready; for `Lease.ready` alone. All waiting requests share
+        one load, which is cancelled soon after the last of them disconnects."""
         if (handle := self._serving(slot)) is not None:
             return handle
         if self.pressure is Pressure.HARD:
@@ -184,11 +185,12 @@ class Supervisor:
             return handle
 
     def retry_now(self, entry: ModelEntry) -> None:
-        """Its load may be tried at once, though it has just failed."""
+        """Lets the next request load the model although its last load has just failed."""
         self._slot(entry).retry_at_s = 0.0
 
     def _check_wait(self, slot: Slot, failures: int) -> None:
-        """Raises why nobody is to wait for it any more; `failures` of its loads were known."""
+        """Raises the error that ends the wait for a model, if there is one. `failures` is the
+        number of failed loads when the wait began."""
         if self._closing:
             raise ShuttingDown
         if self.pressure is Pressure.HARD and slot.state is not ModelState.LOADING:
@@ -203,7 +205,8 @@ class Supervisor:
         return slot.handle if is_open and not self._closing else None
 
     def awaited(self, slot: Slot, name: str) -> ModelAwaited | None:
-        """What a request for the model of that name waits for. Ask through `Lease.awaited`."""
+        """Returns what a request for the model of that name waits for; for `Lease.awaited`
+        alone."""
         if self._serving(slot) is not None:
             return None
         held_by = ANOTHER_IN_USE if self._residency.gives_way(slot.entry.name) else None
@@ -213,7 +216,7 @@ class Supervisor:
         return ModelAwaited(name, progress, held_by)
 
     def give_back(self, slot: Slot) -> None:
-        """A lease on it has ended."""
+        """Ends a lease on the slot."""
         slot.leases -= 1
         slot.used_s = self.now_s()
         if slot.leases == 0:
@@ -223,8 +226,8 @@ class Supervisor:
     async def unload(
         self, entry: ModelEntry, generation: int | None = None, min_idle_s: float = 0.0
     ) -> None:
-        """Stops the model's engine. Raises `ModelBusy` while it loads or serves requests, or is not
-        that load, or has not been idle for so long."""
+        """Stops the model's engine. Raises `ModelBusy` while it loads or serves requests, if it is
+        not the load `generation`, or if it has been idle for less than `min_idle_s`."""
         slot = self._slot(entry)
         if slot.state is ModelState.LOADING:
             raise ModelBusy(f"{entry.name} is being loaded.")
@@ -237,14 +240,15 @@ class Supervisor:
         await self.drain(entry)
 
     def _check_idle(self, slot: Slot, min_idle_s: float) -> None:
-        """Who unloads an idle model may not know yet that somebody wants it after all."""
+        """Raises `ModelBusy` if the model has been used or pinned: a router that unloads an idle
+        model may not have heard of it."""
         if (slot.idle_s(self.now_s()) or 0.0) < min_idle_s:
             raise ModelBusy(f"{slot.entry.name} has been used meanwhile.")
         if self.wishes(slot.entry.name).pinned:
             raise ModelBusy(f"{slot.entry.name} is pinned.")
 
     async def drain(self, entry: ModelEntry) -> None:
-        """Gives the engine no more requests, and stops it when it has finished its last one."""
+        """Sends the engine no more requests, and stops it when its last one has finished."""
         slot = self._slot(entry)
         if slot.state is ModelState.FAILED:
             slot.retry_at_s = slot.cool_down_s = 0.0
@@ -254,18 +258,18 @@ class Supervisor:
             await asyncio.wait({slot.work})
 
     def kill(self, name: str, reason: str) -> None:
-        """Ends an engine that hangs; its load or requests fail as with one that has died."""
+        """Kills an engine that hangs; its load or its requests fail as if it had died."""
         for slot in self._slots.values():
             if slot.entry.name == name and slot.link is not None:
                 logger.error("The engine of %s is killed: %s", name, reason)
                 slot.link.kill()
 
     def status(self) -> tuple[ModelStatus, ...]:
-        """Every model on disk or in memory, by name."""
+        """Returns the status of every model on disk or in memory, by name."""
         return tuple(self._status(self._entries[name]) for name in sorted(self._entries))
 
     def engines(self) -> dict[str, EngineState]:
-        """The models that have an engine, by name."""
+        """Returns the models that have an engine, by name."""
         return {
             slot.entry.name: EngineState(slot.handle, slot.state, dict(slot.cache_events))
             for slot in self._slots.values()
@@ -278,11 +282,11 @@ class Supervisor:
 
     @property
     def pressure_age_s(self) -> float:
-        """How long it has been as it is."""
+        """Seconds since the level last changed."""
         return self.now_s() - self._engines.pressure_since_s
 
     def set_pressure(self, level: Pressure) -> None:
-        """Tells all engines, also those that are loaded later."""
+        """Sends the level to all engines, and to those that are loaded later."""
         self._engines.pressure = level
         self._engines.pressure_since_s = self.now_s()
         self._residency.tell()
@@ -290,28 +294,30 @@ class Supervisor:
             engine.handle.link.set_pressure(level)
 
     async def settled(self) -> None:
-        """Waits until the engines have the stored KV that they are granted now, or are late."""
+        """Waits until every engine has the stored KV that the budget grants it, or has missed the
+        time for it."""
         await self._engines.settled()
 
     async def close(self, grace_s: float) -> None:
-        """Ends all loads and engines; an engine that is not gone after `grace_s` is killed."""
+        """Ends all loads and engines; kills an engine that has not ended after `grace_s`
+        seconds."""
         self._closing = True
         self._residency.close()
         await self._engines.close(list(self._slots.values()), grace_s)
 
     def _slot(self, entry: ModelEntry) -> Slot:
-        # A scripted model has no folder, so that its name is all that tells it from others.
+        # A scripted model has no folder; only its name distinguishes it.
         key = entry.name if entry.folder == _NOWHERE else str(entry.folder)
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = Slot(entry)
             slot.idle.set()
         elif slot.handle is None and slot.work is None:
-            # The folder may have changed since, and another name may have been asked for.
+            # The folder may have changed, or be requested under another name.
             slot.entry = entry
         return slot
 
-    # --- turns -------------------------------------------------------------------------------
+    # --- memory ---------------------------------------------------------------------------------
 
     def memory(self) -> Memory:
         now_s = self.now_s()
@@ -337,7 +343,7 @@ class Supervisor:
         return Memory(self.budget.total_bytes, residents, coming, wanted, leaving_bytes)
 
     def on_wishes(self) -> None:
-        """What is wanted of models' residency is another thing now."""
+        """Applies changed residency policies."""
         self._residency.look_soon()
 
     def begin_load(self, name: str) -> None:
@@ -357,12 +363,12 @@ class Supervisor:
             slot.work.cancel()
 
     def on_abandoned(self, slot: Slot) -> None:
-        # Routers that have others waiting look at it.
+        # Routers with requests for other models use this status.
         if slot.state is ModelState.LOADING:
             self._on_change()
 
     def _named(self, name: str) -> Slot:
-        """The slot that has, or is to have, the engine of that name."""
+        """Returns the slot that has, or will have, the engine of that name."""
         found = [slot for slot in self._slots.values() if slot.entry.name == name]
         return max(found, key=lambda slot: slot.is_used)
 

@@ -1,8 +1,8 @@
-"""Which models may be in memory next, where not all that are asked for fit. Pure.
+"""The swap policy: decides which models are in memory when not all that are requested fit. Pure.
 
-Requests for models in turn, A B A B, are served A A B B: a model that is loaded goes on serving
-while another one is waited for, until it has nothing to do and its minimum residency is over, or
-until the oldest of those who wait has waited too long. A model that serves is never unloaded.
+Requests that alternate between two models, A B A B, are served A A B B: a loaded model serves on
+while another one is waited for, until it is idle and its minimum residency is over, or until the
+oldest waiting request has waited for `max_swap_wait_s`. A model that serves is never unloaded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,35 +11,38 @@ from itertools import accumulate
 from math import inf
 
 ABANDONED_S = 2.0
-"""A load that nobody waits for goes on for so long: a client may try again."""
+"""Seconds that a load runs on after the last request for it has disconnected, since a client may
+retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How patient models are with each other."""
+    """Limits of the swap policy."""
 
     min_residency_s: float
-    """A model that is loaded stays so long."""
+    """Minimum residency: seconds that a loaded model stays."""
     max_swap_wait_s: float
-    """After so long the oldest waiter's model goes before requests for what is loaded."""
+    """Seconds after which the model of the oldest waiting request takes precedence over requests
+    for loaded models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A model that takes memory."""
+    """A model that occupies memory."""
 
     name: str
     memory_bytes: int
-    """For good; what it has besides is given back for a load."""
+    """Bytes that it occupies until it is unloaded; the rest of its lease is reclaimed for a
+    load."""
     leases: int
     ready_s: float
-    """When it was ready."""
+    """Time at which it was loaded."""
     value_s: float
-    """What its leaving is likely to cost."""
+    """Expected cost of unloading it, in seconds."""
     pinned: bool = False
 
     def may_leave_s(self, rules: Rules) -> float:
-        """Not before."""
+        """Earliest time at which it may be unloaded."""
         return self.ready_s + rules.min_residency_s
 
 
@@ -50,7 +53,7 @@ class Coming:
     name: str
     memory_bytes: int
     abandoned_s: float | None
-    """Since when nobody waits for it; None where somebody does, or it is pinned."""
+    """Time since which no request waits for it; None while one does, or if it is pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,13 @@ class Wanted:
     name: str
     memory_bytes: int
     since_s: float
-    """When the oldest of them came."""
+    """Arrival of its oldest waiting request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Who has it, and who wants it. What is being unloaded counts as had, in `leaving_bytes`."""
+    """Models that occupy memory and models that need it. `leaving_bytes` is occupied by models that
+    are being unloaded."""
 
     total_bytes: int
     residents: Sequence[Resident]
@@ -81,31 +85,32 @@ class Memory:
 
     @property
     def most_bytes(self) -> int:
-        """What a model may have once all have left that may ever leave."""
+        """Bytes that a model may have once every model that can be unloaded is."""
         return self.total_bytes - sum(each.memory_bytes for each in self.residents if each.pinned)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do now; and when to look again, if nothing happens before."""
+    """Actions to take now, and the time of the next decision if nothing changes before."""
 
     load: str | None = None
-    """Alone: what others then need depends on what it takes."""
+    """Always the only action: the needs of the others depend on what this load takes."""
     unload: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ()
-    """Loads."""
+    """Loads to cancel."""
     closed: frozenset[str] = frozenset()
-    """Loaded models that take no new requests, so that they come to their end."""
+    """Loaded models that accept no new requests, so that they become idle."""
     hopeless: tuple[str, ...] = ()
-    """Wanted models for which there will never be room."""
+    """Awaited models for which there will never be enough memory."""
     held: frozenset[str] = frozenset()
-    """Wanted models whose room others have; the rest get it as soon as engines have ended."""
+    """Awaited models whose memory is in use by others; the rest fit as soon as engines have
+    ended."""
     look_s: float = inf
 
 
 def next_step(memory: Memory, rules: Rules, now_s: float) -> Step:
-    """The wanted models in the order of their oldest waiters. Those behind one that has to wait
-    are loaded only where they take nothing from it."""
+    """Serves the awaited models in the order of their oldest requests. Those behind one that has to
+    wait are loaded only if they take no memory from it."""
     queue = sorted(memory.wanted, key=lambda each: each.since_s)
     hopeless = tuple(each.name for each in queue if each.memory_bytes > memory.most_bytes)
     queue = [each for each in queue if each.name not in hopeless]
@@ -113,7 +118,7 @@ def next_step(memory: Memory, rules: Rules, now_s: float) -> Step:
         return Step(load=queue[0].name)
     soon_bytes = memory.free_bytes + memory.leaving_bytes
     needed_bytes = queue[0].memory_bytes - soon_bytes if queue else 0
-    # Where room is needed, what nobody waits for is in the way of what somebody does.
+    # Where memory is short, abandoned loads give way to awaited ones.
     patience_s = 0.0 if needed_bytes > 0 else ABANDONED_S
     cancel, cancel_look_s = _abandoned(memory.coming, patience_s, now_s)
     cancelled_bytes = sum(each.memory_bytes for each in memory.coming if each.name in cancel)
@@ -127,7 +132,7 @@ def next_step(memory: Memory, rules: Rules, now_s: float) -> Step:
 
 
 def _beyond(queue: Sequence[Wanted], room_bytes: int) -> frozenset[str]:
-    """Those for which there is no room once the ones before them have theirs."""
+    """Returns the models for which no memory is left after the ones before them in the queue."""
     ends = accumulate(each.memory_bytes for each in queue)
     pairs = zip(queue, ends, strict=True)
     return frozenset(each.name for each, end_bytes in pairs if end_bytes > room_bytes)
@@ -136,7 +141,8 @@ def _beyond(queue: Sequence[Wanted], room_bytes: int) -> frozenset[str]:
 def _abandoned(
     coming: Iterable[Coming], after_s: float, now_s: float
 ) -> tuple[tuple[str, ...], float]:
-    """The loads that nobody has waited for so long, and when the next one will be one of them."""
+    """Returns the loads that no request has waited for since `after_s`, and the time at which the
+    next one becomes due."""
     due, look_s = [], inf
     for each in coming:
         if each.abandoned_s is not None:
@@ -151,7 +157,7 @@ def _abandoned(
 def _make_room(
     residents: Sequence[Resident], needed_bytes: int, since_s: float, rules: Rules, now_s: float
 ) -> Step:
-    """For a model that has been waited for since then."""
+    """Frees memory for a model that has been waited for since `since_s`."""
     if needed_bytes <= 0:
         return Step()
     movable = [each for each in residents if not each.pinned]
@@ -168,8 +174,9 @@ def _make_room(
 
 
 def cheapest(candidates: Iterable[Resident], needed_bytes: int) -> tuple[Resident, ...]:
-    """Those with the least value for their bytes that together have so many; none if all have
-    less. One that is not needed once the others have gone stays."""
+    """Returns the models with the least value per byte that together have `needed_bytes`; none if
+    all together have less. Models that are not needed after all are left out, the most valuable
+    first."""
     ordered = sorted(candidates, key=lambda each: each.value_s / max(1, each.memory_bytes))
     sums = list(accumulate(each.memory_bytes for each in ordered))
     count = next((number for number, total in enumerate(sums, 1) if total >= needed_bytes), 0)

@@ -1,4 +1,4 @@
-"""Whose turn it is in memory, performed: who waits is told, models come and go."""
+"""Applies the swap policy and wakes requests that wait for a model."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -14,24 +14,24 @@ class Models(Protocol):
     """The owner of the engines."""
 
     def memory(self) -> Memory:
-        """Who has it and who wants it, now."""
+        """Returns which models have memory now and which need it."""
 
     def begin_load(self, name: str) -> None: ...
 
     def begin_stop(self, name: str) -> None:
-        """Of one that nothing holds."""
+        """Stops a model that has no lease."""
 
     def cancel_load(self, name: str) -> None: ...
 
     def on_abandoned(self, slot: Slot) -> None:
-        """Nobody waits for it any more."""
+        """Called when no request waits for the slot's load any more."""
 
     @property
     def now_s(self) -> Callable[[], float]: ...
 
 
 class Residency:
-    """Owner of the turns, and of the news that those who wait for one look at."""
+    """Owner of the swap decisions, and of the event that wakes waiting requests."""
 
     def __init__(self, models: Models, rules: Rules) -> None:
         self.rules = rules
@@ -42,20 +42,20 @@ class Residency:
         self._is_due = False
 
     def is_closed(self, name: str) -> bool:
-        """Whether the model takes no new requests, since another one's turn has come."""
+        """True if the model accepts no new requests because another one is to be loaded."""
         return name in self._step.closed
 
     def gives_way(self, name: str) -> bool:
-        """Whether it waits for another model to be done."""
+        """True if the model waits until another one has finished its requests."""
         return name in self._step.closed or name in self._step.held
 
     def is_hopeless(self, name: str) -> bool:
-        """Whether there will never be room for it."""
+        """True if there will never be enough memory for the model."""
         return name in self._step.hopeless
 
     @contextmanager
     def waiting(self, slot: Slot) -> Iterator[None]:
-        """For one request, from now on until the end of the block."""
+        """Counts one request as waiting for the slot's model until the end of the block."""
         one = object()
         slot.waiting[one] = self._models.now_s()
         slot.abandoned_s = None
@@ -69,23 +69,23 @@ class Residency:
                 self.look_soon()
 
     async def news(self) -> None:
-        """Waits until something has happened."""
+        """Waits until the state of any model has changed."""
         await self._news.wait()
 
     def tell(self) -> None:
-        """Something has happened: those who wait look, and the turns are looked at anew."""
+        """Wakes waiting requests after a change, and schedules the next decision."""
         news, self._news = self._news, asyncio.Event()
         news.set()
         self.look_soon()
 
     def look_soon(self) -> None:
-        """In the loop's next turn, once for all that happens in this one."""
+        """Schedules `look` for the next iteration of the loop, once for all changes of this one."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.look)
 
     def look(self) -> None:
-        """Decides, and does it."""
+        """Decides, and carries the decision out."""
         self._is_due = False
         now_s = self._models.now_s()
         before, step = self._step, next_step(self._models.memory(), self.rules, now_s)
@@ -103,7 +103,7 @@ class Residency:
             news.set()
 
     def close(self) -> None:
-        """No more turns; those who wait look once more."""
+        """Decides no more, and wakes waiting requests a last time."""
         self._arm(inf, 0.0)
         self._news.set()
 

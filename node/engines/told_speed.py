@@ -1,4 +1,4 @@
-"""What routers are told of how fast a model's engine has found itself to be."""
+"""The speed of a model's engine, as routers receive it."""
 
 import math
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from node.protocol.messages import DepthSpeed, ModelSpeed
 
 
 def told_speed(stats: EngineStats) -> ModelSpeed | None:
-    """None before the engine has learned anything. Whatever a clock made of a step, it is within
-    the protocol's bounds."""
+    """Returns None until the engine has measured something. Values outside the protocol's bounds,
+    which a faulty clock may produce, are left out."""
     prefill = tuple(
         DepthSpeed(rate.depth_tokens, rate.tokens_per_s) for rate in _sound(stats.prefill_rates)
     )
@@ -28,7 +28,7 @@ def _sound(rates: Iterable[PrefillRate]) -> Iterable[PrefillRate]:
 
 
 def _fewest_rows(rates: Iterable[DecodeRate]) -> DecodeRate | None:
-    """The step of the fewest rows, and of those the shallowest."""
+    """Returns the rate with the fewest rows, and among those with the smallest depth."""
     sound = (rate for rate in rates if rate.step_s > 0.0 and _is_rate(1.0 / rate.step_s))
     return min(sound, key=lambda rate: (rate.rows, rate.depth_tokens), default=None)
 
