@@ -1,7 +1,7 @@
-"""Processes of the agent that wait for work on a socket.
+"""Child processes of the agent that wait for work on a socket.
 
-A process needs seconds for its imports, whatever it is to do. So one of a kind is kept that has
-them behind it. Each ends when its socket does, so that it never outlives the agent.
+A process needs seconds for its imports. So a spare one, with its imports done, is kept of each
+kind. Each ends when its socket closes, so that it never outlives the agent.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ChildProcess:
-    """A process that waits for what comes from the other end of the socket."""
+    """A process that reads from the other end of the socket."""
 
     process: Process
     link: socket.socket
@@ -29,7 +29,7 @@ class ChildProcess:
         return self.process.returncode is None
 
     async def kill(self) -> None:
-        """Ends it at once, and waits."""
+        """Kills the process and waits for its end."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.link.close()
@@ -37,13 +37,13 @@ class ChildProcess:
 
 
 LINK_BYTES = 1 << 20
-"""Of each end of a link, each way; the system may give less. Tests take it down to what macOS has
-by itself."""
+"""Buffer size of each end of a link, in each direction; the system may grant less. Tests reduce it
+to the default of macOS."""
 
 
 def linked_sockets() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a link, with room for long prompts: macOS gives 8 KiB, and each of them would
-    be a turn of both sides."""
+    """Returns the two ends of a link, with buffers for long prompts: the default of macOS is 8 KiB,
+    and each 8 KiB would cost a round trip."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -52,8 +52,8 @@ def linked_sockets() -> tuple[socket.socket, socket.socket]:
 
 
 async def spawn(module: str, *arguments: str) -> ChildProcess:
-    """Runs the module in a process, with the number of its socket and the arguments. Raises
-    `OSError`."""
+    """Runs the module in a process; its arguments are the number of its socket, then `arguments`.
+    Raises `OSError`."""
     ours, theirs = linked_sockets()
     try:
         with theirs:
@@ -62,7 +62,7 @@ async def spawn(module: str, *arguments: str) -> ChildProcess:
                 *(*python_command(), "-m", module, str(number), *arguments),
                 stdin=DEVNULL,
                 pass_fds=(number,),
-                # A Ctrl-C in the terminal is the agent's to handle, which stops its processes.
+                # The agent handles a Ctrl-C in the terminal, and stops its processes.
                 start_new_session=True,
             )
     except BaseException:
@@ -73,17 +73,17 @@ async def spawn(module: str, *arguments: str) -> ChildProcess:
 
 
 class Spare:
-    """Owner of a process that is kept for the next one who needs one of its module."""
+    """Owner of a spare process that runs `module`."""
 
     def __init__(self, module: str = "", *arguments: str) -> None:
-        """As `spawn`; without a module none is kept."""
+        """Arguments as in `spawn`; without a module no process is kept."""
         self._module = module
         self._arguments = arguments
         self._ready: ChildProcess | None = None
         self._work: asyncio.Task[None] | None = None
 
     def take(self) -> ChildProcess | None:
-        """The process, if there is one; it is the caller's then."""
+        """Returns the process, which the caller then owns; None if there is none."""
         taken, self._ready = self._ready, None
         if taken is not None and not taken.alive:
             taken.link.close()
@@ -91,8 +91,8 @@ class Spare:
         return taken
 
     def refill(self, after_s: float, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Starts one after a while, if it is wanted then, unless there is one or one is on its
-        way."""
+        """Starts a process after a delay if `is_wanted` then returns True, unless there is one or
+        one is being started."""
         if self._module and self._ready is None and self._work is None:
             self._work = asyncio.create_task(self._start(after_s, is_wanted))
 
@@ -102,7 +102,7 @@ class Spare:
             await asyncio.wait({self._work})
         ended, self._ready = self._ready, None
         if ended is not None:
-            # It ends when its socket does.
+            # It ends when its socket closes.
             ended.link.close()
             await ended.process.wait()
 
@@ -112,7 +112,7 @@ class Spare:
             if is_wanted():
                 self._ready = await spawn(self._module, *self._arguments)
         except OSError as error:
-            # Who needs one starts it itself, and tells of the reason.
+            # The next caller of `spawn` gets the error.
             logger.warning("No process of %s can be started ahead: %s.", self._module, error)
         finally:
             self._work = None

@@ -15,19 +15,19 @@ decode_report = msgspec.msgpack.Decoder(Report).decode
 
 
 def encode_frame(message: Command | Report) -> bytes:
-    """One message as bytes: 4 bytes of little-endian length, then msgpack."""
+    """Encodes one message: 4 bytes of little-endian length, then msgpack."""
     body = _encode(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameSplitter:
-    """Gathers received bytes and yields whole message bodies."""
+    """Buffers received bytes and yields whole message bodies."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yields the bodies that `data` completes; keeps the rest for the next call."""
+        """Yields the bodies that `data` completes, and buffers the rest for the next call."""
         buffer = self._buffer
         buffer += data
         start = 0

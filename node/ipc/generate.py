@@ -1,4 +1,4 @@
-"""What is asked of an engine: one row, or several with one prompt."""
+"""A request to an engine: one row, or several that share a prompt."""
 
 from enum import StrEnum
 from typing import Any
@@ -7,58 +7,60 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
-    """How one row picks its tokens. Every value is already validated by the dialect."""
+    """How one row samples its tokens. The dialect has validated every value."""
 
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 means no limit; -1 and values beyond the vocabulary are brought to 0."""
+    """0 means no limit; -1 and values beyond the vocabulary are treated as 0."""
     min_p: float = 0.0
     seed: int | None = None
-    """None draws from the operating system's entropy."""
+    """None uses the operating system's entropy."""
     repetition_penalty: float = 1.0
-    """Over prompt and output: positive logits divided, negative ones multiplied."""
+    """Over prompt and output: divides positive logits, multiplies negative ones."""
     presence_penalty: float = 0.0
-    """Subtracted once from each token that the output holds already."""
+    """Subtracted once from each token that the output contains."""
     frequency_penalty: float = 0.0
-    """Subtracted for each time that the output holds the token."""
+    """Subtracted for each occurrence of the token in the output."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, addend)."""
+    """Pairs of token id and addend."""
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
-    """One row: what to continue, how to sample, when to end."""
+    """One row: its prompt, its sampling, and its end conditions."""
 
     uid: str
     tokens: tuple[int, ...]
     max_tokens: int | None
-    """None: as many as the context has room for."""
+    """None means as many as the context has room for."""
     sampling: SamplingParams = SamplingParams()
     stops: tuple[str, ...] = ()
     """Stop strings, matched on the text and never part of it."""
     boundaries: tuple[int, ...] = ()
-    """Ascending lengths of the prompt at which a message ends: where a later prompt may diverge."""
+    """Ascending prompt lengths at which a message ends: a later prompt may diverge there."""
     reusable_tokens: int | None = None
-    """How much of the prompt the next turn's prompt begins with; None: all, and the answer too."""
+    """Number of leading prompt tokens that the next turn's prompt repeats; None means the whole
+    prompt and the output."""
     dropped_answer: tuple[int, ...] = ()
-    """How an answer begins that the next turn's prompt does not repeat (with reasoning, which the
-    template drops): it is not kept."""
+    """First tokens of an output that the next turn's prompt does not repeat, because the template
+    drops reasoning; such an output is not stored."""
     warm: bool = False
-    """Only prefill the prompt and keep it, pinned; there is no output."""
+    """True prefills the prompt and stores it pinned; there is no output."""
     output: "OutputFormat | None" = None
-    """None: the output is content, as it comes."""
+    """None means that the output is content as it is."""
     constraint: "Constraint | None" = None
-    """What the answer must be; nothing where `output.must_call` is set, since calls go before."""
+    """Constraint on the output; ignored if `output.must_call` is set, since forced calls take
+    precedence."""
     thinking_tokens: int | None = None
-    """Most tokens of reasoning before its end is forced; None: no limit."""
+    """Thinking budget: most tokens of reasoning before its end is forced; None means no limit."""
     logprobs: int | None = None
-    """How many of the likeliest tokens are told with each token of content; 0: its own probability
-    only; None: none."""
+    """Number of likeliest tokens reported with each content token; 0 reports only its own
+    probability, None reports nothing."""
     salt: str = ""
-    """Shares KV with requests of the same salt only."""
+    """Only requests with the same salt share KV."""
     choices: int = 1
-    """Answers to the same prompt, which is prefilled once; the i-th has `seed` + i."""
+    """Number of outputs for the prompt, which is prefilled once; the i-th has `seed` + i."""
 
 
 class ConstraintKind(StrEnum):
@@ -73,11 +75,11 @@ JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """What the text of an answer has to be, reasoning aside."""
+    """Constraint on the text of an output, reasoning excluded."""
 
     kind: ConstraintKind
     param: str
-    """The body's field that asks for it, for errors."""
+    """Field of the body that contains the constraint, for errors."""
     text: str = ""
     """The schema as JSON; the pattern; the grammar; a JSON list of strings for `CHOICE`."""
 
@@ -87,37 +89,38 @@ class ToolSchema(msgspec.Struct, frozen=True):
 
     name: str
     parameters: dict[str, Any] = {}
-    """JSON schema of the arguments, an object; empty where the client gave none."""
+    """JSON schema of the arguments, an object; empty if the client sent none."""
     strict: bool = False
-    """The arguments are held to the schema also where no call is forced."""
+    """True constrains the arguments to the schema even if no call is forced."""
     is_wished: bool = False
-    """As `strict` where that can be held, and where not, as if it was not asked for."""
+    """True applies `strict` if the schema can be enforced, and ignores it otherwise."""
     param: str = "tools"
-    """The body's field that holds the schema, for errors."""
+    """Field of the body that contains the schema, for errors."""
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """How to read a row's output."""
+    """How the output parser reads a row."""
 
     reasoning: str = "none"
-    """Name of a reasoning format of `node.parsing`; `none`: reasoning stays in the content."""
+    """Name of a reasoning format of `node.parsing`; `none` leaves reasoning in the content."""
     tool_calls: str = "none"
-    """Name of a tool-call format of `node.parsing`; `none`: calls stay in the content."""
+    """Name of a tool-call format of `node.parsing`; `none` leaves calls in the content."""
     prompt_tail: str = ""
-    """The end of the rendered prompt, from the last message's end on: what the output goes on
-    from, and whether it begins within reasoning."""
+    """End of the rendered prompt, from the end of the last message on: text that the output
+    continues, and that shows whether it begins inside reasoning."""
     tools: tuple[ToolSchema, ...] = ()
-    """Only these are called; without any, a call's markup is content."""
+    """Tools that may be called; without any, the markup of a call is content."""
     parallel_calls: bool = True
-    """False: the row ends with its first call."""
+    """False ends the row with its first call."""
     repeated_calls: bool = False
-    """True: a call that says exactly what an earlier one said is told again."""
+    """True passes on a call that is equal to an earlier one."""
     must_call: bool = False
-    """The answer is a call of one of `tools`, or several where `parallel_calls` lets it."""
+    """True if the output must be a call of one of `tools`, or several if `parallel_calls` allows
+    it."""
     must_call_param: str = "tool_choice"
-    """The body's field that asks for it, for errors."""
+    """Field of the body that forces the call, for errors."""
     streams_calls: bool = False
-    """True: the arguments of a call are told as they come, where that is safe. One that turns out
-    to be none then ends the row with an error."""
+    """True streams the arguments of a call where that is safe. If the text then proves to be no
+    call, the row ends with an error."""
     is_json: bool = False
-    """The answer's text is JSON: a code fence around it is no part of it."""
+    """True if the text of the output is JSON: a code fence around it is removed."""

@@ -1,4 +1,4 @@
-"""Names of files that agent and engine keep in one folder."""
+"""Names of files that agent and engine both use in one folder."""
 
 POSITIONS_NAME = "positions.msgpack"
-"""What an agent knows of the files of a disk tier, beside them."""
+"""The agent's record of the files of a disk tier, in the tier's folder."""

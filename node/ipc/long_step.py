@@ -1,45 +1,45 @@
-"""How far an engine may be within a step of which it tells nothing before its end."""
+"""Estimates the progress of an engine within a long step, during which it reports nothing."""
 
 from collections.abc import Callable
 
 import msgspec
 
 PATIENCE = 4.0
-"""A step counts as progress up to so many times what it was expected to take."""
+"""Factor on the expected time of a step, up to which it counts as progress."""
 MARKS = 64
-"""Signs of progress in that time, so that whoever waits for one sees them come."""
+"""Number of progress marks in that time, so that a watchdog sees progress."""
 
 
 class LongStep(msgspec.Struct, frozen=True, tag="long_step"):
-    """The engine is about to be in one step for seconds; what it tells next comes after it."""
+    """The engine begins a step that takes seconds; its next report comes after the step."""
 
     expected_s: float
 
 
 class LongStepWatch:
-    """The long steps of one engine. `clock` gives monotonic seconds."""
+    """The long steps of one engine. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._marks = 0
-        """Of steps that are over."""
+        """Marks of completed steps."""
         self._began_s = 0.0
         self._expected_s = 0.0
-        """Of the one that is running; 0: none is known to."""
+        """Expected time of the running step; 0 while no long step is known to run."""
 
     @property
     def marks(self) -> int:
-        """Grows while a step goes on that may; never falls."""
+        """Grows while a long step runs within its time; never falls."""
         if not self._expected_s:
             return self._marks
         share = (self._clock() - self._began_s) / (PATIENCE * self._expected_s)
         return self._marks + int(MARKS * min(share, 1.0))
 
     def begin(self, expected_s: float) -> None:
-        """The engine is about to do one; the one before is over."""
+        """Begins a long step, and ends the one before."""
         self.end()
         self._began_s, self._expected_s = self._clock(), expected_s
 
     def end(self) -> None:
-        """The engine has told something that comes after it."""
+        """Ends the long step: a report that follows it has arrived."""
         self._marks, self._expected_s = self.marks, 0.0

@@ -1,10 +1,10 @@
-"""What crosses between the agent and an engine process, frozen and in one place.
+"""Messages between the agent and an engine process, all frozen.
 
-Agent to engine: `Submit`, `Cancel`, `SetLease`, `SetPressure`, `ClearCache`, `Shutdown`. Engine
-to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused` for each `Submit`,
-`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, a `LongStep` before
-one that takes seconds, and `EngineStats`; `Broken` is the last word of an engine that is of no use
-any more.
+Agent to engine: `Load` first, then `Submit`, `Cancel`, `SetLease`, `SetPressure`, `ClearCache`,
+`Shutdown`. Engine to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused`
+for each `Submit`, `Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, a
+`LongStep` before a step that takes seconds, and `EngineStats`; `Broken` is the last message of an
+engine that has failed.
 """
 
 from enum import IntEnum, StrEnum
@@ -25,17 +25,17 @@ class PartKind(StrEnum):
     TOOL_START = "tool_start"
     """A call begins: `index`, `name` and `call_id`, no text."""
     TOOL_ARGS = "tool_args"
-    """A piece of the JSON of the arguments of the call that began last."""
+    """A piece of the arguments, as JSON, of the call that began last."""
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):
-    """A token that could have been, or was."""
+    """A token that was sampled, or could have been."""
 
     text: str
-    """Torn characters replaced."""
+    """Incomplete characters are replaced."""
     data: bytes
     logprob: float
-    """Natural logarithm of its probability under the distribution that was sampled from."""
+    """Natural logarithm of its probability under the sampled distribution."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -43,25 +43,25 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
     token: Alternative
     top: tuple[Alternative, ...] = ()
-    """The likeliest first; fewer than asked for where no other could be sampled."""
+    """Likeliest tokens first; fewer than requested if no others could be sampled."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of output. `text` is never empty, but of a `TOOL_START`."""
+    """A piece of output. `text` is empty only for `TOOL_START`."""
 
     kind: PartKind
     text: str
     index: int = 0
-    """Number of the call within the answer, from 0; also of `TOOL_ARGS`."""
+    """Number of the call within the output, from 0; also set for `TOOL_ARGS`."""
     name: str = ""
     call_id: str = ""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of `CONTENT`, if asked for: the tokens that it came with. Their texts need not be its text:
-    what a stop string or markup holds back comes with later parts, or never."""
+    """For `CONTENT`, if requested: the tokens that arrived with it. Their texts need not add up to
+    its text, since text that a stop string or markup buffers comes with later parts, or never."""
 
 
 class RowUsage(msgspec.Struct, frozen=True, array_like=True):
-    """The accounts of a finished row, from the engine's own clock."""
+    """The usage of a finished row, by the engine's clock."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -70,34 +70,35 @@ class RowUsage(msgspec.Struct, frozen=True, array_like=True):
     prefill_s: float
     decode_s: float
     reasoning_tokens: int = 0
-    """Share of `completion_tokens`."""
+    """Included in `completion_tokens`."""
     reasoning_overflow_tokens: int = 0
-    """Share of `reasoning_tokens` that a budget has not room for: the forced end's, and those that
-    completed a torn character."""
+    """Included in `reasoning_tokens`: tokens beyond the thinking budget, which are those of the
+    forced end and those that completed a character."""
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """What one engine step brought for one choice. The last one of a choice has `finish`, the last
-    one of a request `usage` too: prompt counted once, output of all choices."""
+    """The output of one engine step for one choice. The last one of a choice has `finish`; the last
+    one of a request also has `usage`, which counts the prompt once and the output of all
+    choices."""
 
     uid: str
     parts: tuple[Part, ...]
     token_count: int
-    """Tokens of the output so far."""
+    """Output tokens so far."""
     finish: FinishReason | None = None
     usage: RowUsage | None = None
     error: str | None = None
-    """A sentence: why the engine failed, where `finish` is error; else why the output cannot be
-    told to its end, though the engine did what it was asked."""
+    """A sentence: why the engine failed, if `finish` is error; otherwise why the output cannot be
+    parsed to its end, though the engine completed it."""
     stop: str | None = None
     """The stop string that ended the row."""
     choice: int = 0
     open_choices: int = 0
-    """How many choices go on; with `finish`, 0 means that the request has ended."""
+    """Number of unfinished choices; 0 together with `finish` ends the request."""
 
     @property
     def is_last(self) -> bool:
-        """Whether the request ends with it."""
+        """True if the request ends with this delta."""
         return self.finish is not None and not self.open_choices
 
 
@@ -105,7 +106,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """The first command of all: what to load."""
+    """The first command: the engine to load."""
 
     spec: "EngineSpec"
 
@@ -123,24 +124,25 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
 
 
 class SetLease(msgspec.Struct, frozen=True, tag="set_lease"):
-    """The engine's new lease. Answered by an `EngineStats` once the engine is within it."""
+    """The engine's new lease. The engine confirms with an `EngineStats` once it is within the
+    lease."""
 
     lease: "MemoryLease"
     number: int = 0
-    """Told in the answer."""
+    """Repeated in the confirmation."""
 
 
 class SetPressure(msgspec.Struct, frozen=True, tag="set_pressure"):
-    """How short the machine is of memory."""
+    """The level of memory pressure."""
 
     level: "Pressure"
 
 
 class ClearCache(msgspec.Struct, frozen=True, tag="clear_cache"):
-    """Forget all stored KV, on disk too, pinned too. Answered by an `EngineStats`."""
+    """Drop all stored KV, on disk and pinned included. Confirmed by an `EngineStats`."""
 
     number: int = 0
-    """As in `SetLease`."""
+    """Repeated in the confirmation."""
 
 
 Command = Load | Submit | Cancel | Shutdown | SetLease | SetPressure | ClearCache
@@ -156,20 +158,20 @@ class Loading(msgspec.Struct, frozen=True, tag="loading"):
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
-    """The engine serves from now on."""
+    """The engine is ready to serve."""
 
     weight_bytes: int
     context_tokens: int
     max_rows: int
     vocab_size: int
     snapshot_only: bool = False
-    """The model can go on from stored snapshots only, not from any token."""
+    """The model can continue from stored snapshots only, not from any token."""
     stored_bytes_per_token: int = 0
-    """Of its prefix cache; 0 where that does not grow with the tokens, or is not told."""
+    """Size in the prefix cache; 0 if it does not grow with the tokens, or is unknown."""
     disk_bytes: int = 0
-    """Most that its prefix cache may take on disk; 0: there is no such tier."""
+    """Maximum of its prefix cache on disk; 0 without a disk tier."""
     disk_folder: str = ""
-    """Where that is; only this engine uses it now."""
+    """Folder of the disk tier, which only this engine uses."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -184,63 +186,63 @@ class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The engine will not run the request; `param` names the field at fault if there is one."""
+    """The engine refuses the request; `param` names the field at fault, if there is one."""
 
     uid: str
     reason: str
     param: str | None = None
     overflow: Overflow | None = None
-    """Of a prompt that is too long."""
+    """Set if the prompt is too long."""
     is_fault: bool = False
-    """Whether the engine failed on it; it is then no fault of the request."""
+    """True if the engine failed; the request is not at fault."""
     is_short: bool = False
-    """Whether the machine is too short of memory for it now; it may be sent again later."""
+    """True if the machine has too little memory for it; the request may be retried."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """The engine can do no more, and its process ends now. What came before it is whole; rows that
-    are still open get nothing more."""
+    """The engine has failed and its process ends. Everything sent before is complete; open rows get
+    nothing more."""
 
     reason: str
     """A sentence."""
     is_overload: bool = False
-    """Whether the GPU had too much to do at a time."""
+    """True if one GPU command took too long."""
 
 
 class Marked(msgspec.Struct, frozen=True, tag="marked"):
-    """A `Cancel` has reached the engine process; the row leaves at its next step."""
+    """A `Cancel` has reached the engine process; the row is dropped before its next step."""
 
     uid: str
     monotonic_s: float
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far the prefill of one row is."""
+    """Progress of one row's prefill."""
 
     uid: str
     done_tokens: int
-    """Cached ones included."""
+    """Includes cached tokens."""
     total_tokens: int
 
 
 class CacheEventKind(StrEnum):
     STORED = "stored"
-    """Into memory."""
+    """Added in memory."""
     SPLIT = "split"
-    """`entry` keeps the tokens from `begin_tokens` on; those before are now `parent`'s."""
+    """`entry` keeps the tokens from `begin_tokens` on; those before move to `parent`."""
     EVICTED = "evicted"
-    """From memory and from disk: gone."""
+    """Dropped from memory and from disk."""
     SPILLED = "spilled"
-    """Out of memory; still on disk."""
+    """Dropped from memory; still on disk."""
     PROMOTED = "promoted"
-    """From disk back into memory."""
+    """Restored from disk into memory."""
     FILED = "filed"
-    """In memory, and on its way to disk."""
+    """In memory, and being written to disk."""
 
 
 class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
     """A change of one entry of the prefix cache: the KV of a run of tokens that continues
-    `parent`'s. Entries form a tree; ids are never used twice within an engine's life."""
+    `parent`'s. Entries form a tree; an id is never used twice within an engine's life."""
 
     kind: CacheEventKind
     entry: int
@@ -250,18 +252,18 @@ class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
     end_tokens: int
     """The entry covers the tokens of its prompt from `begin_tokens` to here."""
     usable_tokens: int
-    """How long a prefix a prompt that goes through this entry can reuse: `end_tokens`, or less
-    where some layers can be restored only at a snapshot."""
+    """Longest prefix that a prompt through this entry can reuse: `end_tokens`, or less if some
+    layers can be restored only at a snapshot."""
     uid: str = ""
-    """The request that was stored, of which this entry and its parents hold the tokens."""
+    """The stored request, whose tokens are those of this entry and its parents."""
     file: int = 0
-    """The file that has the entry's tokens, on disk or on its way there, named by them and by all
-    tokens before: the same after a restart. Files are cut otherwise than entries. 0: there is
-    none."""
+    """Name of the file with the entry's tokens, on disk or being written: a hash of them and all
+    tokens before, so it is the same after a restart. Files and entries may be split at different
+    tokens. 0 if there is none."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag="frame"):
-    """One engine step."""
+    """The output of one engine step."""
 
     deltas: tuple[Delta, ...]
     progress: tuple[Progress, ...] = ()
@@ -269,62 +271,62 @@ class Frame(msgspec.Struct, frozen=True, tag="frame"):
 
 
 class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
-    """The state of an engine: at least every `STATS_S` while it works, and after each command
-    that says so."""
+    """The state of an engine: sent at least every `STATS_S` while it works, and to confirm a
+    command."""
 
     weight_bytes: int
     live_kv_bytes: int
     stored_kv_bytes: int
-    """KV and snapshots in the prefix cache, in memory."""
+    """KV and snapshots of the prefix cache, in memory."""
     snapshot_bytes: int
-    """Share of `stored_kv_bytes`."""
+    """Included in `stored_kv_bytes`."""
     disk_kv_bytes: int
     active_bytes: int
-    """What MLX reports as in use."""
+    """Memory that MLX reports as in use."""
     free_bytes: int
-    """What MLX holds for reuse."""
+    """Memory that MLX keeps for reuse."""
     entries: int
-    """Of the prefix cache, in memory or on disk."""
+    """Entries of the prefix cache, in memory or on disk."""
     waiting_rows: int
     prefilling_rows: int
     decoding_rows: int
     prefill_tokens: int
-    """Through the model's forward since the load."""
+    """Tokens prefilled since the load."""
     cached_tokens: int
-    """Reused from the prefix cache since the load."""
+    """Tokens reused from the prefix cache since the load."""
     prefill_rates: tuple[PrefillRate, ...] = ()
     decode_rates: tuple[DecodeRate, ...] = ()
     lease: "MemoryLease | None" = None
     """The lease that the engine keeps within."""
     pinned_kv_bytes: int = 0
-    """Share of `stored_kv_bytes` that is never evicted."""
+    """Included in `stored_kv_bytes`: never evicted."""
     stored_cap_bytes: int | None = None
-    """Most stored KV that it keeps since the machine is, or was, short of memory; None: as the
-    lease says."""
+    """Limit of stored KV due to memory pressure, present or recent; None if only the lease limits
+    it."""
     answered: tuple[int, ...] = ()
-    """Numbers of the `SetLease` and `ClearCache` commands that are done now; the worker's."""
+    """Numbers of the `SetLease` and `ClearCache` commands that this confirms; set by the worker."""
 
 
 STATS_S = 1.0
 
 WITHOUT_MLX = frozenset({"scripted"})
-"""Engines that need nothing imported that takes long."""
+"""Engines without slow imports."""
 
 BROKEN_STATUS = 75
-"""The exit status of a process that has told that it is `Broken`."""
+"""Exit status of a process that has sent `Broken`."""
 
 LoadReport = Loading | Loaded | LoadFailed
 Report = LoadReport | Accepted | Refused | Broken | Marked | LongStep | Frame | EngineStats
 
 
 class Pressure(IntEnum):
-    """How short the machine is of memory."""
+    """The level of memory pressure."""
 
     NONE = 0
     SOFT = 1
-    """Evict what is stored, step by step; nothing is refused."""
+    """Stored KV is evicted step by step; no request is refused."""
     HARD = 2
-    """Store nothing, load nothing, and take small requests only."""
+    """Nothing is stored, nothing is loaded, and only small requests are accepted."""
 
 
 class MemoryLease(msgspec.Struct, frozen=True):
@@ -332,7 +334,7 @@ class MemoryLease(msgspec.Struct, frozen=True):
 
     weight_bytes: int
     live_kv_bytes: int
-    """KV of the rows that are being prefilled or decoded."""
+    """KV of rows that are being prefilled or decoded."""
     stored_kv_bytes: int
     """The prefix cache in memory."""
     overhead_bytes: int = 0
@@ -344,18 +346,18 @@ class MemoryLease(msgspec.Struct, frozen=True):
 
 
 class DiskCache(msgspec.Struct, frozen=True):
-    """Where evicted KV goes."""
+    """The disk tier, where evicted KV is spilled."""
 
     folder: str
-    """`<home>/kv`; each model has a folder in it, named by its fingerprint."""
+    """`<home>/kv`, which has a folder for each model, named by its fingerprint."""
     max_bytes: int
     max_files: int = 100_000
     max_bytes_per_day: int = 0
-    """Most that is written in a day, for the life of the SSD; 0: no limit."""
+    """Limit of daily writes, to spare the SSD; 0 means no limit."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
-    """What an engine process is started with."""
+    """Start parameters of an engine process."""
 
     engine: str
     """`text` or `scripted`."""
@@ -367,21 +369,22 @@ class EngineSpec(msgspec.Struct, frozen=True):
     script_json: str = ""
     """The scripted engine's script, JSON."""
     prefill_chunk_tokens: int = 2048
-    """Of one prompt in one step, while no row decodes."""
+    """Limit for one prompt in one step while no row decodes."""
     decode_stall_target_ms: int = 200
     """Longest wait of decoding rows for one prefill chunk."""
     score_bytes_per_pair: int = 0
-    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    """Bytes that attention materializes for each pair of a query of the chunk and a key; 0 for
+    none."""
     prefill_scratch_bytes: int = 0
-    """Most that it may hold so; part of the lease's overhead."""
+    """Maximum of these in total; part of the lease's overhead."""
     kv_cache_bits: int | None = None
-    """4 or 8: how stored KV is quantised; None: not at all."""
+    """Bits per value of stored KV, 4 or 8; None leaves it unquantized."""
     kv_live_bits: int | None = None
     """The same for the KV of running rows."""
     snapshot_bytes: int = 0
-    """Most of the stored KV that snapshots may take; 0: half."""
+    """Maximum of snapshots within the stored KV; 0 means half."""
     disk: DiskCache | None = None
     wired: Wired = "off"
     warm_up: bool = True
-    """Whether it computes a little before it serves; not where a request waits, which does that
-    itself."""
+    """True runs a short computation before the engine serves. Not needed if a request waits, since
+    that warms the engine up."""

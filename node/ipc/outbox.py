@@ -1,7 +1,8 @@
-"""What a process of the agent says to it, in order, without a wait for its reading.
+"""Sends the messages of a child process to the agent in order, without waiting for the agent to
+read.
 
-A socket takes a few KiB to a MiB ahead of its reader. The agent reads always, but its event loop
-may be busy, or its process stopped, and a step of the engine must not wait for that.
+A socket buffers from a few KiB to a MiB. The agent reads continuously, but its event loop may be
+busy or its process stopped, and a step of the engine must not wait for it.
 """
 
 import socket
@@ -10,23 +11,24 @@ from collections import deque
 from collections.abc import Callable
 
 MOST_BYTES = 16 * 1024**2
-"""That may wait; an engine whose agent has not read for so long waits itself."""
+"""Buffer limit; beyond it `put` waits until the agent has read."""
 
 
 class Outbox:
-    """The sending side of a link. Any thread may put something in."""
+    """The sending side of a link. Thread-safe."""
 
     def __init__(self, link: socket.socket, on_broken: Callable[[], None]) -> None:
-        """`on_broken` is called, from any thread, where the agent's end is closed."""
+        """`on_broken` is called, from any thread, when the agent's end is closed."""
         self._link = link
         self._on_broken = on_broken
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[memoryview] = deque()
-        """The first one is on its way."""
+        """Unsent data; the first item is being sent."""
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
-        """Sends what waits. Most is sent by who says it: to wake a thread costs more."""
+        """Sends buffered data. Most data is sent by the caller of `put`, since waking a thread
+        costs more."""
 
     def put(self, data: bytes) -> None:
         with self._lock:
@@ -44,13 +46,13 @@ class Outbox:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Waits until the socket has taken everything."""
+        """Waits until the socket has accepted all data."""
         with self._changed:
             while self._waiting:
                 self._changed.wait()
 
     def _sent_at_once(self, data: bytes) -> int:
-        """How many bytes the socket takes without a wait."""
+        """Sends without waiting; returns the number of bytes that the socket accepted."""
         try:
             return self._link.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:

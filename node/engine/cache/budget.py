@@ -1,4 +1,5 @@
-"""Keeps the cache within its bytes: what is evicted when, and what is written ahead of it."""
+"""Keeps the cache within its bytes: decides when entries are evicted and which are written ahead of
+that."""
 
 from collections.abc import Callable
 
@@ -10,19 +11,19 @@ from node.engine.cache.spilling import Spiller
 from node.engine.cache.value import worth_reading
 
 LOOSE_SHARE = 0.25
-"""Of the budget: so much may be in memory without a copy on disk. Beyond it the least valuable
-is written ahead of its eviction, so that room for something new can be made at once: memory that
-is being written can't be freed."""
+"""Share of the budget that may be in memory without a copy on disk. Beyond it the least valuable
+entries are written ahead of their eviction, since memory that is being written cannot be freed when
+a new entry needs it."""
 
 
 MANY_ENTRIES = 256
-"""From so many on, a plan takes so long that each one frees more than is asked for."""
+"""Number of entries from which a plan is so slow that each one frees more than requested."""
 SPARE_SHARE = 1 / 64
-"""Of the budget that it frees more."""
+"""Share of the budget that it frees in addition."""
 
 
 class MemoryBudget:
-    """The lease of the cache, and how it is kept."""
+    """The lease of the cache, and its enforcement."""
 
     def __init__(
         self,
@@ -42,16 +43,16 @@ class MemoryBudget:
         self._slack_bytes = 0
 
     def set(self, budget_bytes: int, snapshot_bytes: int, slack_bytes: int = 0) -> None:
-        """Sets the lease; 0 snapshot bytes are half of it. What is being written may be in memory
-        beside it, up to `slack_bytes`. Nothing is evicted yet."""
+        """Sets the lease; 0 snapshot bytes mean half of it. Entries that are being written may
+        exceed it by up to `slack_bytes`. Evicts nothing yet."""
         self._slack_bytes = slack_bytes
         self._bytes = budget_bytes
         self._snapshot_bytes = snapshot_bytes or budget_bytes // 2
 
     def make_room(self, nbytes: int, snapshot_bytes: int, keep: Node) -> bool:
-        """Frees memory at once for `nbytes` more, of which `snapshot_bytes` are for a snapshot;
-        what is new continues `keep`. False, and nothing is evicted, if that much can't be freed
-        now."""
+        """Frees memory at once for `nbytes`, of which `snapshot_bytes` are for a snapshot; the new
+        entry will continue `keep`. Returns False, and evicts nothing, if that much cannot be freed
+        at once."""
         over, over_snapshots = self._over(nbytes, snapshot_bytes)
         over -= min(self._index.leaving_bytes, self._slack_bytes)
         over_snapshots -= min(self._index.leaving_snapshot_bytes, self._slack_bytes)
@@ -72,7 +73,7 @@ class MemoryBudget:
         return True
 
     def fit(self) -> None:
-        """Evicts, through the disk tier, what is beyond the lease."""
+        """Evicts entries beyond the lease, through the disk tier."""
         over, over_snapshots = self._over(0, 0)
         over -= self._index.leaving_bytes
         over_snapshots -= self._index.leaving_snapshot_bytes
@@ -80,7 +81,8 @@ class MemoryBudget:
             self._shed(over, over_snapshots)
 
     def spill_ahead(self) -> None:
-        """Writes the least valuable of what is in memory only, if that is much."""
+        """Writes the least valuable entries that are in memory only, if they exceed
+        `LOOSE_SHARE`."""
         if self._tier is None:
             return
         _, loose_snapshots = self._loose()
@@ -101,8 +103,8 @@ class MemoryBudget:
                 return
 
     def flush(self) -> int:
-        """Gives the tier what is worth keeping and in memory only, the most valuable first, until
-        it takes no more. How many bytes that were."""
+        """Writes entries that are in memory only and worth it, the most valuable first, until the
+        tier rejects one. Returns the number of bytes queued."""
         before = self._spiller.queued_bytes
         appraisal = self._appraise()
         nodes = sorted(
@@ -116,7 +118,8 @@ class MemoryBudget:
         return self._spiller.queued_bytes - before
 
     def _over(self, nbytes: int, snapshot_bytes: int) -> tuple[int, int]:
-        """Bytes beyond the lease with so many more."""
+        """Returns the bytes beyond the lease if so many more were added: in total, and of
+        snapshots."""
         index, promoter = self._index, self._promoter
         return (
             index.nbytes + promoter.reserved_bytes + nbytes - self._bytes,
@@ -137,13 +140,14 @@ class MemoryBudget:
                 self._spiller.drop(pick)
 
     def _loose(self) -> tuple[int, int]:
-        """Bytes in memory that are neither on disk nor on their way there; of snapshots."""
+        """Returns the bytes in memory that are neither on disk nor being written: in total, and of
+        snapshots."""
         snapshots = sum(n.snapshot_bytes for n in self._index.resident if not n.snapshot_file)
         spans = sum(n.span_bytes for n in self._index.resident if not n.file)
         return spans + snapshots, snapshots
 
     def _write(self, pick: Pick) -> bool:
-        """False if the tier takes no more."""
+        """Returns False if the tier rejects it."""
         if not self._is_worth_a_file(pick):
             return True
         node = pick.node
@@ -152,7 +156,7 @@ class MemoryBudget:
         )
 
     def _is_worth_a_file(self, pick: Pick) -> bool:
-        """Also true of what has one: memory that is being written can't be dropped."""
+        """Also True for entries with a file: memory that is being written cannot be dropped."""
         node = pick.node
         if (node.file if pick.span else node.snapshot_file) is not None:
             return True

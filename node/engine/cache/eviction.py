@@ -1,4 +1,4 @@
-"""Which entries go first: chosen by value, before anything is changed."""
+"""Chooses the entries to evict by their value, before anything is changed."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -13,54 +13,56 @@ PrefillS = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Memory to free: all that a node owns, or its snapshot alone."""
+    """Memory to free: everything that a node owns, or its snapshot alone."""
 
     node: Node
     span: bool
 
 
 class Appraisal:
-    """What nodes are worth at one moment. Reads nodes, changes nothing."""
+    """Values of nodes at one moment. Reads nodes, changes nothing."""
 
     def __init__(self, prefill_s: PrefillS, now_s: float, *, needs_snapshot: bool) -> None:
         self._prefill_s = prefill_s
         self._needs_snapshot = needs_snapshot
         self._now_s = now_s
         self.gone: set[Node] = set()
-        """Nodes whose snapshots count as gone; an `EvictionPlan` adds to it."""
+        """Nodes whose snapshots count as evicted; an `EvictionPlan` adds to it."""
 
     def again_s(self, node: Node) -> float:
-        """Prefill seconds to have what the node owns again, once those below own nothing."""
+        """Returns the prefill seconds to restore what the node owns, once the nodes below own
+        nothing."""
         if not self._needs_snapshot:
             return self._prefill_s(node.begin, node.end)
         if node.has_snapshot and node not in self.gone:
             return self.snapshot_again_s(node)
-        # Tokens behind the last snapshot can't be reused, unless they lead to one further down.
+        # Tokens behind the last snapshot are reusable only on the path to a deeper one.
         return self._prefill_s(node.begin, node.end) if node.children else 0.0
 
     def snapshot_again_s(self, node: Node) -> float:
-        """Prefill seconds from the snapshot before to this one."""
+        """Returns the prefill seconds from the previous snapshot to this one."""
         for above in node.ancestors():
             if above.has_snapshot and above not in self.gone:
                 return self._prefill_s(above.end, node.end)
         return self._prefill_s(0, node.end)
 
     def value(self, node: Node, nbytes: int) -> float:
-        """Of a node as a whole, per byte."""
+        """Returns the value per byte of a node as a whole."""
         return value_per_byte(self.again_s(node), self._now_s - node.used_s, nbytes)
 
     def snapshot_value(self, node: Node) -> float:
-        """Of its snapshot alone, per byte."""
+        """Returns the value per byte of the node's snapshot alone."""
         age_s = self._now_s - node.snapshot_used_s
         return value_per_byte(self.snapshot_again_s(node), age_s, node.snapshot_bytes)
 
 
 class EvictionPlan:
-    """Picks what to evict, least valuable first: nodes below which nothing is in memory, and
-    single snapshots anywhere. Never what is held or pinned.
+    """Picks entries to evict, the least valuable first: nodes with no memory below them, and single
+    snapshots anywhere. Never picks held or pinned nodes.
 
-    What already waits to be written counts as gone. With `at_once` only memory is picked that
-    can be freed now: not what is being written. `keep` and the spans above it stay.
+    Entries that already wait to be written count as evicted. With `at_once` only memory that can be
+    freed immediately is picked, not memory that is being written. `keep` and the spans above it
+    stay.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class EvictionPlan:
         self._snapshots_gone = appraisal.gone
         self._below = {node: node.resident_below for node in index.resident}
         if keep is not None:
-            # As if something below it were in memory.
+            # As if a node below it owned memory.
             self._change_below([keep, *keep.ancestors()], 1)
         if not at_once:
             self._count_leaving_as_gone()
@@ -89,21 +91,21 @@ class EvictionPlan:
         self._snapshots: _Heap | None = None
 
     def free(self, nbytes: int) -> bool:
-        """Picks until so many bytes are freed; False if there is not so much to pick."""
+        """Picks until `nbytes` are freed; returns False if there is not enough to pick."""
         while self.freed_bytes < nbytes:
             if self.pick() is None:
                 return False
         return True
 
     def free_snapshots(self, nbytes: int) -> bool:
-        """The same, of snapshots alone."""
+        """Like `free`, for snapshots alone."""
         while self.freed_snapshot_bytes < nbytes:
             if self.pick_snapshot() is None:
                 return False
         return True
 
     def pick(self) -> Pick | None:
-        """The least valuable of what can go next."""
+        """Picks the least valuable node or snapshot; None if there is none."""
         if self._nodes is None:
             self._nodes = [self._priced(node) for node in self._below if self._may_pick(node)]
             heapq.heapify(self._nodes)
@@ -114,7 +116,7 @@ class EvictionPlan:
         return None
 
     def pick_snapshot(self) -> Pick | None:
-        """The least valuable snapshot, wherever it is."""
+        """Picks the least valuable snapshot of all nodes; None if there is none."""
         if self._snapshots is None:
             self._snapshots = [
                 self._snapshot_priced(node) for node in self._below if self._has_snapshot(node)
@@ -132,7 +134,8 @@ class EvictionPlan:
         priced: Callable[[Node], "_Priced"],
         may_pick: Callable[[Node], bool],
     ) -> Node | None:
-        """The first of the heap, unless its value has changed since it was put there."""
+        """Pops the first node of the heap; None if it may not be picked, or its value has changed
+        since it was pushed."""
         value, _, node = heapq.heappop(heap)
         if not may_pick(node):
             return None
@@ -157,7 +160,7 @@ class EvictionPlan:
         return pick
 
     def _uncover(self, gone: Node) -> None:
-        """The nodes above have one less in memory below them."""
+        """Updates the ancestors: each has one node less with memory below it."""
         for above in gone.ancestors():
             if above in self._below:
                 self._below[above] -= 1

@@ -1,7 +1,7 @@
-"""The radix tree over token ids: its nodes, matching, splitting, and what they own in memory.
+"""The radix tree over token ids: its nodes, matching, splitting, and the memory that they own.
 
-A node is one edge, a run of tokens, and the point at the end of it. Every change of what a node
-owns in memory goes through `RadixIndex`, which therefore always knows the bytes.
+A node is one edge, a run of tokens, and the point at its end. `RadixIndex` makes every change of
+the memory that a node owns, so it always knows the bytes.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ _TOKEN_BITS = 32
 
 
 def salt_number(salt: str) -> int:
-    """What parts the entries of a salt from all others; 0 for none, and else 63 bits, as SQLite
-    holds them."""
+    """Returns the number that separates the entries of a salt from all others: 0 for no salt,
+    otherwise 63 bits, which fit an SQLite integer."""
     if not salt:
         return 0
     digest = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -26,62 +26,62 @@ def salt_number(salt: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class File:
-    """A file of the disk tier, as far as nodes refer to it."""
+    """A file of the disk tier, as nodes refer to it."""
 
     number: int
     kind: str
-    """Of `EntryKind`."""
+    """One of `EntryKind`."""
     tokens: int
-    """Of the span in it; 0 for a snapshot."""
+    """Tokens of its span; 0 for a snapshot."""
     nbytes: int
     """An estimate until it is written."""
     written: bool
     owners: list["Node"]
-    """Several where a span's edge was split after it was written."""
+    """Several if a span's edge was split after it was written."""
     reserved_bytes: int = 0
-    """Memory set aside for it; not 0 only while it is read."""
+    """Memory reserved for its contents; not 0 only while it is read."""
     name: int = 0
-    """Of a span, towards the agent: as in `CacheEvent`."""
+    """Name of a span file in `CacheEvent.file`."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An entry of the cache. Its fields are changed by `RadixIndex`, `Spiller` and `Promoter`.
+    """An entry of the cache. Only `RadixIndex`, `Spiller` and `Promoter` change its fields.
 
-    A node with a span file has a parent with one, up to the root: so that what is on disk can
-    be reached after a restart.
+    A node with a span file has a parent with one, up to the root, so that everything on disk can be
+    reached after a restart.
     """
 
     entry: int
-    """Its number towards the agent; 0 for the root."""
+    """Its number in `CacheEvent`; 0 for the root."""
     parent: "Node | None"
     """Kept when the node is removed, so that holds can be released."""
     key: Tokens
     begin: int
-    """Tokens of the prompt before `key`."""
+    """Number of prompt tokens before `key`."""
     salt: int = 0
-    """Of an entry that begins a prompt; 0 for all others, which follow one."""
+    """Salt number of an entry that begins a prompt; 0 for all others."""
     children: dict[int, "Node"] = field(default_factory=dict)
     """By `branch`."""
     span: Span | None = None
     snapshot: Snapshot | None = None
     file: File | None = None
     file_begin: int = 0
-    """Where in the file's span this node's tokens begin."""
+    """Token of the file's span at which this node begins."""
     snapshot_file: File | None = None
     span_leaving: bool = False
-    """The span leaves memory as soon as it is written."""
+    """True if the span is dropped from memory as soon as it is written."""
     snapshot_leaving: bool = False
     wanted: bool = False
-    """The file is being read for this node's span."""
+    """True while the file is read for this node's span."""
     holds: int = 0
-    """Uses of this node and of those below it."""
+    """Number of holds on this node and on those below it."""
     pinned: bool = False
-    """This node or one below it is pinned."""
+    """True if this node or one below it is pinned."""
     used_s: float = 0.0
     snapshot_used_s: float = 0.0
     resident_below: int = 0
-    """How many nodes below this one own memory."""
+    """Number of nodes below this one that own memory."""
     removed: bool = False
 
     @property
@@ -90,22 +90,22 @@ class Node:
 
     @property
     def branch(self) -> int:
-        """Which of its parent's children it is: the first token tells, and the salt."""
+        """Key of this node among its parent's children: first token and salt."""
         return branch_of(self.salt, self.key)
 
     @property
     def resident(self) -> bool:
-        """Whether it owns memory."""
+        """True if it owns memory."""
         return self.span is not None or self.snapshot is not None
 
     @property
     def protected(self) -> bool:
-        """Whether it must not be evicted."""
+        """True if it must not be evicted."""
         return self.pinned or self.holds > 0
 
     @property
     def on_disk(self) -> bool:
-        """Whether the span can be read back."""
+        """True if the span can be read back."""
         return self.file is not None and self.file.written
 
     @property
@@ -114,7 +114,7 @@ class Node:
 
     @property
     def has_snapshot(self) -> bool:
-        """In memory or on disk."""
+        """True if there is one in memory or on disk."""
         return self.snapshot is not None or self.snapshot_file is not None
 
     @property
@@ -126,27 +126,27 @@ class Node:
         return 0 if self.snapshot is None else self.snapshot.nbytes
 
     def ancestors(self) -> "Iterator[Node]":
-        """From the parent to the root."""
+        """Yields the nodes from the parent to the root."""
         node = self.parent
         while node is not None:
             yield node
             node = node.parent
 
     def path(self) -> "list[Node]":
-        """From the root's child down to this node."""
+        """Returns the nodes from the root's child down to this node."""
         nodes = [self, *self.ancestors()]
         return nodes[-2::-1]
 
     def holder_of(self, depth_tokens: int) -> "Node":
-        """The node at or above this one with the last of so many tokens, however edges were
-        split since; the root for 0."""
+        """Returns the node at or above this one that contains the last of `depth_tokens` tokens,
+        even if edges were split since; the root for 0."""
         node = self
         while node.begin >= depth_tokens and node.parent is not None:
             node = node.parent
         return node
 
     def subtree(self) -> "list[Node]":
-        """This node and all below, parents first."""
+        """Returns this node and all below, parents first."""
         nodes = [self]
         for node in nodes:
             nodes.extend(node.children.values())
@@ -155,21 +155,21 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far the tree goes along with a prompt."""
+    """The longest match of a prompt in the tree."""
 
     path: list[Node]
-    """The last one may be shared in part only."""
+    """Matched nodes; the last one may match in part only."""
     shared: int
-    """Tokens."""
+    """Number of matched tokens."""
 
     @property
     def diverging(self) -> Node | None:
-        """The node inside whose edge the walk ended."""
+        """The node inside whose edge the walk ended; None if it ended at a node's end."""
         return self.path[-1] if self.path and self.path[-1].end > self.shared else None
 
     @property
     def covered(self) -> int:
-        """Tokens that are in memory without a gap."""
+        """Number of matched tokens that are in memory without a gap."""
         covered = 0
         for node in self.path:
             if node.span is None:
@@ -178,7 +178,7 @@ class Walk:
         return covered
 
     def ends_at_snapshot(self, length: int) -> bool:
-        """Whether the walk ended after `length` tokens, at a node with a snapshot in memory."""
+        """True if the walk ended after `length` tokens, at a node with a snapshot in memory."""
         if self.shared != length or self.diverging is not None or not self.path:
             return False
         return self.path[-1].snapshot is not None
@@ -192,7 +192,7 @@ class RadixIndex:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all nodes; their numbers are not used again."""
+        """Drops all nodes; their numbers are not used again."""
         self.root = Node(entry=0, parent=None, key=np.empty(0, np.int32), begin=0)
         self.size = 0
         self.span_bytes = 0
@@ -200,7 +200,7 @@ class RadixIndex:
         self.resident: dict[Node, None] = {}
         """Nodes that own memory."""
         self.leaving: dict[Node, None] = {}
-        """Nodes of which a part leaves memory once it is written."""
+        """Nodes with a part that is dropped from memory once it is written."""
 
     @property
     def pinned_nbytes(self) -> int:
@@ -214,7 +214,7 @@ class RadixIndex:
 
     @property
     def leaving_bytes(self) -> int:
-        """Of spans and snapshots that are only waiting to be written."""
+        """Memory of spans and snapshots that only wait to be written."""
         spans = sum(node.span_bytes for node in self.leaving if node.span_leaving)
         return spans + self.leaving_snapshot_bytes
 
@@ -223,11 +223,11 @@ class RadixIndex:
         return sum(node.snapshot_bytes for node in self.leaving if node.snapshot_leaving)
 
     def walk(self, tokens: Tokens, salt: int = 0) -> Walk:
-        """Follows the tokens down the tree, each compared once."""
+        """Matches the tokens down the tree; each token is compared once."""
         path: list[Node] = []
         node = self.root
         at = 0
-        # Bytes are compared by memcmp, about a third quicker than arrays.
+        # memcmp on bytes is about a third faster than comparing arrays.
         tokens = np.ascontiguousarray(tokens, np.int32)
         data = tokens.tobytes()
         while at < len(tokens):
@@ -243,7 +243,7 @@ class RadixIndex:
         return Walk(path, at)
 
     def add(self, parent: Node, key: Tokens, now_s: float, salt: int = 0) -> Node:
-        """A new node that owns nothing yet. The key is copied."""
+        """Adds a node that owns nothing yet. The key is copied."""
         node = Node(
             entry=self._next_entry(), parent=parent, key=np.array(key, np.int32), begin=parent.end
         )
@@ -254,8 +254,8 @@ class RadixIndex:
         return node
 
     def split(self, node: Node, at_tokens: int) -> Node:
-        """Cuts an edge in two, 0 < at_tokens < len(key). The node keeps the lower part with its
-        number, children and snapshot; the upper part is the new node that is returned."""
+        """Splits an edge in two; 0 < at_tokens < len(key). The node keeps the lower part with its
+        number, children and snapshot; the upper part becomes a new node, which is returned."""
         parent = node.parent
         assert parent is not None
         upper = Node(
@@ -292,14 +292,14 @@ class RadixIndex:
             self.leaving[upper] = None
 
     def unlink(self, node: Node) -> None:
-        """Takes a node without children, memory or files out of the tree."""
+        """Removes a node without children, memory or files from the tree."""
         assert node.parent is not None and not node.children and not node.resident
         del node.parent.children[node.branch]
         node.removed = True
         self.size -= 1
 
     def attach_span(self, node: Node, span: Span) -> None:
-        """Raises `ValueError` if the span covers another number of tokens."""
+        """Raises `ValueError` if the number of tokens differs from the key's."""
         if span.tokens != len(node.key):
             raise ValueError(f"a span of {span.tokens} tokens for a key of {len(node.key)}")
         assert node.span is None
@@ -330,7 +330,7 @@ class RadixIndex:
             self._ceased_resident(node)
 
     def leave(self, node: Node, *, span: bool, snapshot: bool) -> None:
-        """Sets which parts leave memory once they are written."""
+        """Sets which parts are dropped from memory once they are written."""
         node.span_leaving, node.snapshot_leaving = span, snapshot
         if span or snapshot:
             self.leaving[node] = None
@@ -338,13 +338,13 @@ class RadixIndex:
             self.leaving.pop(node, None)
 
     def hold(self, node: Node) -> None:
-        """Protects a node and all above it, until `release`. They stay in memory."""
+        """Protects a node and all above it until `release`. They stay in memory."""
         for held in (node, *node.ancestors()):
             held.holds += 1
             self.leave(held, span=False, snapshot=False)
 
     def release(self, node: Node) -> None:
-        """Ends a `hold` of the same node, also where edges were split or removed since."""
+        """Ends a `hold` of the same node, even if edges were split or removed since."""
         for held in (node, *node.ancestors()):
             held.holds -= 1
 
@@ -366,19 +366,21 @@ class RadixIndex:
 
 
 def branch_of(salt: int, tokens: Tokens) -> int:
-    """What leads to the child that goes on with the tokens, for a prompt of that salt."""
+    """Returns the key of the child that continues with the tokens, for a prompt of that salt."""
     return salt << _TOKEN_BITS | int(tokens[0])
 
 
 def _shared(key: Tokens, tokens: Tokens) -> int:
-    """Length of the common beginning; both begin with the same token, `tokens` is not longer."""
+    """Returns the length of the common prefix; the first token is equal, and `tokens` is not
+    longer."""
     differs = key[: len(tokens)] != tokens
     first = int(differs.argmax())
     return first if differs[first] else len(tokens)
 
 
 def files_of(path: list[Node]) -> list[int]:
-    """Numbers, each once, parents first, with that of the snapshot at the end."""
+    """Returns the file numbers of the path, each once, parents first, and that of the snapshot at
+    the end."""
     files = [node.file for node in path]
     if path:
         files.append(path[-1].snapshot_file)

@@ -1,11 +1,12 @@
-"""What the agent is told about the cache: one event for each change of an entry."""
+"""The events that the agent gets of the cache: one for each change of an entry."""
 
 from node.engine.cache.index import Node
 from node.ipc.messages import CacheEvent, CacheEventKind
 
 
 def last_snapshot_end(node: Node) -> int:
-    """Tokens up to the deepest snapshot at this node or above, in memory or on disk."""
+    """Returns the number of tokens up to the deepest snapshot at this node or above, in memory or
+    on disk."""
     for owner in (node, *node.ancestors()):
         if owner.has_snapshot:
             return owner.end
@@ -39,8 +40,9 @@ class Journal:
         )
 
     def note_usable(self, node: Node, uid: str = "") -> None:
-        """A snapshot came to a node or went: says again where this entry is, and those below that
-        depend on it, with the tokens that are usable now. Only this one is the request's."""
+        """Reports this entry again, and those below it that depend on it, after a snapshot was
+        added to or removed from the node: their usable tokens have changed. `uid` applies to this
+        entry only."""
         if not self._needs_snapshot:
             return
         nodes = [node]

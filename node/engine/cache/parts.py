@@ -1,8 +1,8 @@
-"""What the prefix cache is made of, as seen by its index: it knows nothing of MLX or files.
+"""Types that the prefix cache stores, as its index sees them: independent of MLX and of files.
 
-A `Span` holds the KV of a run of tokens for all layers that can be cut at any token. A `Snapshot`
-holds what the other layers (recurrent states, rotating windows) need to continue after exactly so
-many tokens. Both are detached from every live batch, and evaluated.
+A `Span` contains the KV of a run of tokens for all layers that can be split at any token. A
+`Snapshot` contains the state that the other layers (recurrent states, rotating windows) need to
+continue after one exact number of tokens. Both are evaluated and share no memory with a live batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Tokens = NDArray[np.int32]
 
 
 class Tensor(NamedTuple):
-    """An array as a file holds it."""
+    """An array as a file stores it."""
 
     dtype: str
     """In the spelling of safetensors: F32, F16, BF16, U32, I32 …"""
@@ -39,10 +39,10 @@ class Span(Protocol):
     def nbytes(self) -> int: ...
 
     def split(self, at_tokens: int) -> tuple[Self, Self]:
-        """Two spans that share no memory, 0 < at_tokens < tokens."""
+        """Returns two spans that share no memory; 0 < at_tokens < tokens."""
 
     def tensors(self) -> Tensors:
-        """Its arrays by name, for a file. Called in the engine's thread."""
+        """Returns its arrays by name, for a file. Called on the engine's thread."""
 
 
 class Snapshot(Protocol):
@@ -61,24 +61,24 @@ class EntryKind:
 
 @dataclass(frozen=True, slots=True)
 class DiskEntry:
-    """One file of the disk tier: a span, or a snapshot (of no tokens of its own)."""
+    """One file of the disk tier: a span, or a snapshot, which has no tokens of its own."""
 
     file: int
     """Its number in the index, never used twice."""
     kind: str
-    """Of `EntryKind`."""
+    """One of `EntryKind`."""
     parent_file: int
     """The span file that it continues; 0 for none."""
     parent_tokens: int
-    """How many tokens of the parent's span come before this entry's; all of them unless the
-    parent's span was split since. Without a parent, the number of the prompt's salt."""
+    """Number of tokens of the parent's span before this entry: all of them unless that span was
+    split later. Without a parent, the number of the prompt's salt."""
     tokens: Tokens
-    """Of a span, its own."""
+    """The tokens of a span; empty for a snapshot."""
     nbytes: int
 
     @property
     def salt(self) -> int:
-        """Of an entry that begins a prompt."""
+        """Salt number of an entry that begins a prompt; 0 for all others."""
         return 0 if self.parent_file else self.parent_tokens
 
 
@@ -92,14 +92,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """The file is not there; nothing is left of it."""
+    """The file was not written; no trace of it is left."""
 
     file: int
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The arrays of a file, checked against its checksum."""
+    """The arrays of a file, verified by its checksum."""
 
     file: int
     tensors: Tensors
@@ -107,8 +107,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The file is gone: over a cap, or corrupt and quarantined. Files that continued it are told
-    of one by one, before it."""
+    """The file is gone: evicted by a limit, or corrupt and quarantined. Files that continued it are
+    reported one by one before it."""
 
     file: int
 
@@ -117,45 +117,45 @@ DiskReport = Written | WriteFailed | Read | Lost
 
 
 class DiskTier(Protocol):
-    """Files that hold evicted spans and snapshots. All calls come from the engine's thread and
-    return at once; threads of the tier's own write and read."""
+    """Files with spilled spans and snapshots. All methods are called on the engine's thread and
+    return at once; the tier's own threads write and read."""
 
     @property
     def nbytes(self) -> int:
-        """Of all files in the index."""
+        """Size of all files in the index."""
 
     @property
     def read_bytes_per_s(self) -> float:
-        """Learned, with a prior."""
+        """Measured read speed, with a prior."""
 
     def entries(self) -> Sequence[DiskEntry]:
-        """What an earlier process left, parents first; asked once."""
+        """Returns the files of an earlier process, parents first; called once."""
 
     def write(
         self, kind: str, parent: tuple[int, int], tokens: Tokens, tensors: Tensors
     ) -> int | None:
-        """Queues a file; its number, or None where it is not taken: the queue is full, the write
-        budget of the day is spent, or the file is larger than the tier. `parent` is
-        (parent_file, parent_tokens). The tier reads the tensors' memory until it reports
-        `Written` or `WriteFailed`."""
+        """Queues a file and returns its number. Returns None if the tier rejects it: the queue is
+        full, the daily write limit is reached, or the file is larger than the tier. `parent` is
+        (parent_file, parent_tokens). The tier reads the tensors' memory until it reports `Written`
+        or `WriteFailed`."""
 
     def read(self, file: int) -> None:
         """Queues a read; reported as `Read` or `Lost`."""
 
     def touch(self, files: Sequence[int]) -> None:
-        """The files were used now; a file's parents are always among them."""
+        """Marks the files as used; a file's parents are always among them."""
 
     def drop(self, file: int) -> None:
         """Deletes the file. Not reported."""
 
     def poll(self) -> list[DiskReport]:
-        """What has happened since the last call."""
+        """Returns the reports since the last call."""
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until all that is queued is written."""
+        """Waits until all queued files are written."""
 
     def clear(self) -> None:
-        """Deletes everything, also what is queued."""
+        """Deletes everything, queued files included."""
 
     def close(self) -> None:
-        """Ends the threads; what is still queued is not written."""
+        """Ends the threads; queued files are not written."""

@@ -1,4 +1,4 @@
-"""The prefix cache of one model: what was computed for a prompt, found again by its tokens."""
+"""The prefix cache of one model: finds the KV and snapshots of earlier prompts by their tokens."""
 
 import logging
 from collections.abc import Callable
@@ -28,26 +28,27 @@ from node.ipc.messages import CacheEvent, CacheEventKind
 logger = logging.getLogger(__name__)
 
 EDGE_TOKENS = 8192
-"""Longest edge: of a long prompt the end can be evicted alone, and no file or read is huge."""
+"""Longest edge: bounds the size of files and reads, and lets the end of a long prompt be evicted
+alone."""
 
 Capture = Callable[[int, int], Span]
 """Makes a span of the tokens begin..end of the prompt that is stored."""
 NewSnapshot = tuple[int, Callable[[], Snapshot]]
-"""Bytes of a snapshot, and what makes it."""
+"""Bytes of a snapshot, and the function that makes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """What the cache must know of the model and its lease."""
+    """Properties of the model and its lease."""
 
     budget_bytes: int
-    """Most that spans and snapshots may take in memory."""
+    """Maximum of spans and snapshots in memory."""
     snapshot_bytes: int
-    """Most of it that snapshots may take; 0: half."""
+    """Maximum of snapshots within it; 0 means half."""
     needs_snapshot: bool
-    """The model has layers that can be restored only at a snapshot."""
+    """True if the model has layers that can be restored only at a snapshot."""
     span_bytes_per_token: int
-    """0 where no layer can be cut at any token."""
+    """0 if no layer can be split at any token."""
     rebuild_span: RebuildSpan
     rebuild_snapshot: RebuildSnapshot
     prefill_s: PrefillS
@@ -56,23 +57,24 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """What a prompt can reuse. Valid until the cache changes; while it is held, for longer."""
+    """The reusable prefix of a prompt. Valid until the cache changes, or until `release` if it is
+    held."""
 
     tokens: int
-    """Usable now, from memory."""
+    """Tokens usable now, from memory."""
     disk_tokens: int
-    """Usable after a promotion; at least `tokens`."""
+    """Tokens usable after a promotion; at least `tokens`."""
     disk_bytes: int
-    """To read for `disk_tokens`."""
+    """Bytes to read for `disk_tokens`."""
     node: Node
-    """Where `tokens` end."""
+    """Node in which `tokens` end."""
     disk_node: Node
-    """Where `disk_tokens` end."""
+    """Node in which `disk_tokens` end."""
 
 
 class PrefixCache:
-    """All calls come from one thread and return at once. `clock` gives monotonic seconds. Prompts
-    of different salts, as `salt_number` has them, share nothing."""
+    """All methods are called on one thread and return at once. `clock` returns monotonic seconds.
+    Prompts with different salts, as numbered by `salt_number`, share nothing."""
 
     def __init__(
         self, config: CacheConfig, tier: DiskTier | None, clock: Callable[[], float]
@@ -98,17 +100,17 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """In memory, with what is reserved for reads in flight."""
+        """Bytes in memory, including reservations for reads in flight."""
         return self._index.nbytes + self._promoter.reserved_bytes
 
     @property
     def snapshot_nbytes(self) -> int:
-        """Of `nbytes`, those of snapshots."""
+        """Bytes of snapshots within `nbytes`."""
         return self._index.snapshot_bytes + self._promoter.reserved_snapshot_bytes
 
     @property
     def pinned_nbytes(self) -> int:
-        """Of `nbytes`, those that are never evicted."""
+        """Bytes within `nbytes` that are never evicted."""
         return self._index.pinned_nbytes
 
     @property
@@ -117,18 +119,19 @@ class PrefixCache:
 
     @property
     def entries(self) -> int:
-        """In memory or on disk."""
+        """Number of entries in memory or on disk."""
         return self._index.size
 
     @property
     def writing(self) -> bool:
-        """Whether memory is to be free once it is on disk."""
+        """True if memory will be freed once it is written to disk."""
         return self._index.leaving_bytes > 0
 
     # --- reuse -----------------------------------------------------------------------------
 
     def match(self, tokens: Tokens, limit_tokens: int, salt: int = 0) -> Hit:
-        """The longest usable beginning of a prompt, of at most `limit_tokens`. Changes nothing."""
+        """Returns the longest usable prefix of a prompt, of at most `limit_tokens`. Changes
+        nothing."""
         walk = self._index.walk(tokens[: max(limit_tokens, 0)], salt)
         node = disk_node = self._index.root
         hit_tokens = disk_tokens = disk_bytes = 0
@@ -149,8 +152,8 @@ class PrefixCache:
         return Hit(hit_tokens, disk_tokens, disk_bytes, node, disk_node)
 
     def _snapshot_bytes_to_read(self, node: Node, end: int) -> int | None:
-        """To continue after `end` tokens, inside or at the end of the node: 0 if nothing need be
-        read; None if one can't continue there."""
+        """Returns the bytes to read in order to continue after `end` tokens, inside or at the end
+        of the node; None if no prompt can continue there."""
         if not self._config.needs_snapshot:
             return 0
         if end < node.end:
@@ -161,10 +164,11 @@ class PrefixCache:
         return file.nbytes if file is not None and file.written else None
 
     def take(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
-        """What restores the first `hit.tokens` tokens: spans in order, each with the range of its
-        tokens to use, and the snapshot at their end where the model needs one. Counts as a use.
+        """Returns the spans that restore the first `hit.tokens` tokens, in order, each with the
+        range of its tokens to use, and the snapshot at their end if the model needs one. Counts as
+        a use.
 
-        Raises `LookupError` if something of it has left memory since the match.
+        Raises `LookupError` if part of it has been dropped from memory since the match.
         """
         path = [node for node in hit.node.path() if node.begin < hit.tokens]
         spans: list[tuple[Span, int, int]] = []
@@ -181,16 +185,16 @@ class PrefixCache:
         return spans, snapshot
 
     def hold(self, hit: Hit) -> None:
-        """Keeps what the hit needs from being evicted, until `release`."""
+        """Protects the entries of the hit from eviction until `release`."""
         self._index.hold(hit.disk_node)
 
     def release(self, hit: Hit) -> None:
         self._index.release(hit.disk_node)
 
     def promote(self, hit: Hit) -> bool:
-        """Starts to read what is missing for `hit.disk_tokens`; False if there is no room for it
-        in memory, or no longer such a thing on disk. Match again when `promoting` ends: a file
-        may turn out to be lost."""
+        """Starts to read the missing entries for `hit.disk_tokens`. Returns False if memory has no
+        room for them, or one is no longer on disk. Match again when `promoting` ends: a file may
+        prove to be lost."""
         node = hit.disk_node.holder_of(hit.disk_tokens)
         files = self._promoter.missing(node, with_snapshot=self._with_snapshot(hit))
         if files is None or node.removed:
@@ -205,7 +209,7 @@ class PrefixCache:
         return True
 
     def promoting(self, hit: Hit) -> bool:
-        """Whether reads for the hit are in flight."""
+        """Returns True while reads for the hit are in flight."""
         if hit.disk_node.removed:
             return False
         node = hit.disk_node.holder_of(hit.disk_tokens)
@@ -222,9 +226,9 @@ class PrefixCache:
         uid: str,
         salt: int = 0,
     ) -> int:
-        """Keeps what was computed for `tokens`, all of them, as far as it is not in memory yet.
-        `snapshot` is kept at their end unless there is one. How many of the tokens are covered in
-        memory: all, or fewer where there is no room, and then nothing was stored."""
+        """Stores the KV of all `tokens`, as far as it is not in memory yet, and the snapshot at
+        their end unless there is one. Returns how many of the tokens are covered in memory: all, or
+        fewer if there is no room, and then nothing was stored."""
         walk = self._index.walk(tokens, salt)
         if self._storing and len(tokens) > 0:
             if walk.ends_at_snapshot(len(tokens)):
@@ -237,13 +241,13 @@ class PrefixCache:
         return walk.covered
 
     def pin(self, tokens: Tokens, salt: int = 0) -> int:
-        """Never evicts what is stored for the tokens, until `clear`, if all of them are in memory.
-        How many are."""
+        """Protects the entries of the tokens from eviction until `clear`, if all of them are in
+        memory. Returns how many are."""
         walk = self._index.walk(tokens, salt)
         if walk.covered < len(tokens):
             return walk.covered
         if walk.diverging is not None:
-            # What comes after the tokens may go.
+            # The rest of the edge stays evictable.
             self._split(walk.diverging, walk.shared - walk.diverging.begin)
             walk = self._index.walk(tokens, salt)
         for node in walk.path:
@@ -252,45 +256,47 @@ class PrefixCache:
         return walk.covered
 
     def set_storing(self, *, storing: bool) -> None:
-        """While False, `store` keeps nothing new."""
+        """While `storing` is False, `store` stores nothing new."""
         self._storing = storing
 
     # --- room ------------------------------------------------------------------------------
 
     def set_lease(self, budget_bytes: int, snapshot_bytes: int, slack_bytes: int = 0) -> None:
-        """Evicts at once what is beyond the lease; with a disk tier it may stay in `nbytes` until
-        it is written, up to `slack_bytes` beside the budget. 0 snapshot bytes are half of that."""
+        """Evicts entries beyond the lease at once; with a disk tier they may stay in `nbytes` until
+        they are written, up to `slack_bytes` beside the budget. 0 snapshot bytes mean half of
+        it."""
         self._budget.set(budget_bytes, snapshot_bytes, slack_bytes)
         self._budget.fit()
 
     def poll(self) -> bool:
-        """Takes in what the disk tier reports; True if there was something."""
+        """Processes the disk tier's reports; returns True if there were any."""
         reports = [] if self._tier is None else self._tier.poll()
         for report in reports:
             self._on_report(report)
-        # What was to leave memory may have been used again, and stayed.
+        # Entries that were to be dropped may have been used again, and stayed.
         self._budget.fit()
         if reports:
             self._budget.spill_ahead()
         return bool(reports)
 
     def flush(self) -> int:
-        """For the shutdown: gives the disk tier what it takes of what is in memory only, the most
-        valuable first. How many bytes; call it again, after the tier wrote them, until 0."""
+        """Writes entries that are in memory only to disk at shutdown, the most valuable first.
+        Returns the number of bytes queued; call it again, after the tier wrote them, until it
+        returns 0."""
         return self._budget.flush()
 
     def clear(self) -> None:
-        """Forgets everything, in memory, on disk, and pins."""
+        """Drops everything in memory and on disk, pinned entries included."""
         for node in reversed(self._index.root.subtree()[1:]):
             self._journal.note(CacheEventKind.EVICTED, node)
             node.removed = True
-            # Nodes refer to each other: their memory must not wait for the garbage collector.
+            # Nodes refer to each other: do not leave their memory to the garbage collector.
             node.span = node.snapshot = None
         self._index.reset()
         self._spiller.clear()
 
     def events(self) -> list[CacheEvent]:
-        """The changes since the last call, oldest first."""
+        """Returns the changes since the last call, oldest first."""
         return self._journal.drain()
 
     # --- inside ----------------------------------------------------------------------------
@@ -305,7 +311,7 @@ class PrefixCache:
 
     def _make_room_for(self, node: Node, files: list[File]) -> bool:
         new = [file for file in files if file.reserved_bytes == 0]
-        # Held, since a snapshot that is in memory already must stay as well.
+        # A snapshot that is in memory already must stay as well.
         self._index.hold(node)
         fits = self._budget.make_room(
             sum(file.nbytes for file in new),
@@ -390,7 +396,7 @@ class PrefixCache:
         try:
             self._promoter.on_read(read.file, read.tensors)
         except ValueError as error:
-            # Its checksum is right, but not what it holds.
+            # The checksum is right but the contents are not.
             logger.warning("File %d of the disk cache is dropped: %s.", read.file, error)
             self._spiller.on_gone(read.file)
             self._spiller.delete(read.file)

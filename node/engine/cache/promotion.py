@@ -1,4 +1,4 @@
-"""Brings entries back from disk into memory."""
+"""Promotes entries: reads them from disk back into memory."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ RebuildSnapshot = Callable[[Tensors], Snapshot]
 
 
 class Promoter:
-    """Starts reads, and gives what was read to the nodes that want it."""
+    """Starts reads, and attaches their results to the nodes that need them."""
 
     def __init__(
         self,
@@ -31,8 +31,8 @@ class Promoter:
 
     @property
     def reserved_bytes(self) -> int:
-        """Memory set aside for what is being read: whole files, also where only a part of the
-        span in one is wanted."""
+        """Memory reserved for reads in flight: whole files, even if only a part of a file's span is
+        needed."""
         return sum(file.reserved_bytes for file in self._spiller.reading.values())
 
     @property
@@ -44,8 +44,8 @@ class Promoter:
         )
 
     def missing(self, node: Node, *, with_snapshot: bool) -> list[File] | None:
-        """The files to read so that the path down to this node is in memory, those in flight
-        included. None if one can't be read."""
+        """Returns the files to read until the path down to this node is in memory, including reads
+        in flight; None if one cannot be read."""
         files: dict[File, None] = {}
         for each in node.path():
             if each.span is None:
@@ -59,7 +59,7 @@ class Promoter:
         return list(files)
 
     def start(self, node: Node, files: list[File], tier: DiskTier) -> None:
-        """Reads the files that `missing` gave."""
+        """Reads the files that `missing` returned."""
         for each in node.path():
             each.wanted = each.wanted or each.span is None
         for file in files:
@@ -69,7 +69,7 @@ class Promoter:
                 tier.read(file.number)
 
     def on_read(self, number: int, tensors: Tensors) -> None:
-        """Ends the reservation; the nodes own the memory now."""
+        """Ends the reservation: the nodes own the memory from here on."""
         file = self._spiller.reading.pop(number, None)
         if file is None:
             return
@@ -80,8 +80,7 @@ class Promoter:
             self._index.attach_snapshot(file.owners[0], self._rebuild_snapshot(tensors))
 
     def _give_span(self, file: File, span: Span) -> None:
-        """Raises `ValueError` if the file holds another number of tokens than it was written
-        with."""
+        """Raises `ValueError` if the number of tokens differs from the one written."""
         if span.tokens != file.tokens:
             raise ValueError(f"file {file.number} holds {span.tokens} of {file.tokens} tokens")
         rest, at_tokens = span, 0

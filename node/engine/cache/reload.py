@@ -1,4 +1,4 @@
-"""Rebuilds the tree from the files that an earlier process left."""
+"""Rebuilds the tree from the files of an earlier process."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,12 @@ class Reload:
         self._spiller = spiller
         self._now_s = now_s
         self._deepest: dict[int, tuple[int, Node]] = {}
-        """By file: the depth at which its span begins, and the node that holds its last token."""
+        """By file: the depth at which its span begins, and the node that contains its last
+        token."""
 
     def run(self, entries: Sequence[DiskEntry], tier: DiskTier, journal: Journal) -> None:
-        """Files that fit nowhere are deleted: they continue a file that is not there, or cover
-        what another one does."""
+        """Adds the entries. Deletes files that fit nowhere: they continue a missing file, or
+        duplicate another one."""
         unplaced = [entry.file for entry in entries if not self._place(entry)]
         for file in reversed(unplaced):
             tier.drop(file)
@@ -49,7 +50,7 @@ class Reload:
         return True
 
     def _point(self, entry: DiskEntry) -> Node | None:
-        """The node at whose end the entry continues; an edge is split for it."""
+        """Returns the node at whose end the entry continues; splits an edge for it."""
         if entry.parent_file == 0:
             return self._index.root
         if entry.parent_file not in self._deepest:

@@ -1,4 +1,4 @@
-"""Takes entries out of memory, to disk where there is a disk tier, and out of the tree."""
+"""Drops entries from memory, to disk if there is a disk tier, and removes them from the tree."""
 
 import struct
 from hashlib import blake2b
@@ -16,7 +16,7 @@ _NAME_BYTES = 8
 
 
 class Spiller:
-    """Owns which node has which file."""
+    """Owner of the mapping between nodes and files."""
 
     def __init__(
         self, index: RadixIndex, tier: DiskTier | None, journal: Journal, *, needs_snapshot: bool
@@ -27,14 +27,14 @@ class Spiller:
         self._needs_snapshot = needs_snapshot
         self.files: dict[int, File] = {}
         self.reading: dict[int, File] = {}
-        """Files whose contents are awaited, with memory reserved."""
+        """Files with reads in flight, with memory reserved."""
         self.queued_bytes = 0
-        """Ever given to the tier to write."""
+        """Bytes ever queued at the tier for writing."""
 
     # --- out of memory ---------------------------------------------------------------------
 
     def drop(self, pick: Pick) -> None:
-        """Frees the memory at once. What has no copy on disk is lost."""
+        """Frees the memory at once. Entries without a copy on disk are lost."""
         node = pick.node
         if node.removed:
             return
@@ -46,8 +46,8 @@ class Spiller:
             self._drop_span(node)
 
     def spill(self, pick: Pick) -> None:
-        """Frees the memory once it is on disk; at once where it is there already, or where the
-        tier does not take it: then it is lost."""
+        """Frees the memory once it is on disk; at once if it is there already, or if the tier
+        rejects it and it is lost."""
         node = pick.node
         if node.removed:
             return
@@ -66,12 +66,12 @@ class Spiller:
         self._let_go(node)
 
     def write_span(self, node: Node) -> bool:
-        """Sees to it that the span and all above it are on disk or on their way there. False if
-        the tier does not take one of them."""
+        """Queues the spans of the node and of all above it that have no file. Returns False if the
+        tier rejects one."""
         return all(self._write_span(each) for each in node.path() if each.file is None)
 
     def write_snapshot(self, node: Node) -> bool:
-        """The same for a snapshot and the spans up to it; True if there is none."""
+        """Queues the snapshot and the spans up to it; returns True if there is no snapshot."""
         if node.snapshot is None or node.snapshot_file is not None:
             return True
         if self._tier is None or not self.write_span(node):
@@ -101,7 +101,7 @@ class Spiller:
         return True
 
     def adopt_span(self, node: Node, number: int, nbytes: int, *, written: bool) -> None:
-        """The file holds the node's span."""
+        """Records the file of the node's span."""
         node.file = File(number, EntryKind.SPAN, len(node.key), nbytes, written, [node])
         node.file.name = _name(node)
         node.file_begin = 0
@@ -112,7 +112,7 @@ class Spiller:
         self.files[number] = node.snapshot_file
 
     def _let_go(self, node: Node) -> None:
-        """Drops what was to leave and is on disk now, here and above."""
+        """Drops parts that are marked as leaving and are on disk, here and above."""
         for each in (node, *node.ancestors()):
             if each.snapshot_leaving and each.snapshot_on_disk:
                 self._index.detach_snapshot(each)
@@ -133,7 +133,7 @@ class Spiller:
     # --- out of the tree -------------------------------------------------------------------
 
     def remove(self, node: Node) -> None:
-        """Forgets a node and all below it, in memory and on disk."""
+        """Removes a node and all below it, in memory and on disk."""
         for each in reversed(node.subtree()):
             for file in (each.snapshot_file, each.file):
                 if file is not None:
@@ -146,12 +146,13 @@ class Spiller:
         self.prune(node.parent)
 
     def prune(self, node: Node | None) -> None:
-        """Removes what leads to no snapshot any more, where only snapshots can be restored."""
+        """Removes nodes that lead to no snapshot, if the model can be restored only at
+        snapshots."""
         if node is None or node.parent is None or node.children or node.removed:
             return
         if not self._needs_snapshot or node.has_snapshot or node.protected:
             return
-        # A file that other nodes still need would bring the node back after a restart.
+        # A file that other nodes need would bring the node back after a restart.
         if node.file is None or node.file.owners == [node]:
             self.remove(node)
 
@@ -172,7 +173,7 @@ class Spiller:
             if self._tier is not None:
                 self._tier.drop(file.number)
 
-    # --- what the tier reports -------------------------------------------------------------
+    # --- reports of the tier -------------------------------------------------------------------
 
     def on_written(self, number: int, nbytes: int) -> None:
         file = self.files.get(number)
@@ -184,7 +185,8 @@ class Spiller:
             self._let_go(node)
 
     def on_gone(self, number: int) -> None:
-        """The file was not written, or is lost, and with it the files that continue it."""
+        """Handles a file that was not written or is lost; the files that continue it are gone
+        too."""
         file = self._forget(number)
         if file is None:
             return
@@ -199,7 +201,7 @@ class Spiller:
         self._span_is_gone(file)
 
     def delete(self, number: int) -> None:
-        """A file that no node refers to."""
+        """Deletes a file that no node refers to."""
         if self._tier is not None:
             self._tier.drop(number)
 
@@ -219,7 +221,8 @@ class Spiller:
             self._settle(node, lost_snapshot=node in lost_snapshots)
 
     def _settle(self, node: Node, *, lost_snapshot: bool) -> None:
-        """After its files are gone, what is not in memory is lost, and what was to leave it."""
+        """Drops parts of the node that are lost with its files: those not in memory, and those
+        marked as leaving."""
         if node.removed:
             return
         if node.span is None or (node.span_leaving and node.resident_below == 0):
@@ -237,7 +240,7 @@ class Spiller:
         return self.files.pop(number, None)
 
     def clear(self) -> None:
-        """Forgets all files; the nodes are forgotten with them."""
+        """Drops all files; the caller drops the nodes."""
         self.files.clear()
         self.reading.clear()
         if self._tier is not None:
@@ -245,7 +248,7 @@ class Spiller:
 
 
 def _name(node: Node) -> int:
-    """Of a new file of the node's whole span."""
+    """Returns the name for a new file with the node's whole span."""
     parent = node.parent
     assert parent is not None
     if parent.parent is None:
@@ -259,7 +262,7 @@ def _name(node: Node) -> int:
 
 
 def _point(node: Node) -> tuple[int, int]:
-    """The end of a node, as files know it."""
+    """Returns the end of a node as (file, tokens of its span)."""
     if node.file is None:
         return 0, 0
     return node.file.number, node.file_begin + len(node.key)

@@ -1,25 +1,24 @@
-"""What it is worth to keep something in the cache: pure arithmetic.
+"""The value of keeping something in the cache: pure arithmetic.
 
-The formula is the one of the engine's issue: value = seconds of prefill that would have to be
-spent again x recency / bytes.
+value = seconds of prefill to compute it again x recency / bytes.
 """
 
 RECENCY_S = 60.0
-"""An entry of this age is half as likely to be used again as a fresh one."""
+"""Age in seconds at which an entry is half as likely to be used again as a fresh one."""
 
 
 def recency(age_s: float) -> float:
-    """1 for an entry used now, falling as 1 / age: the longer an entry has not been used, the
-    longer it will not be."""
+    """Returns 1 for an entry used now, falling as 1 / age: the longer an entry has not been used,
+    the longer it is likely to stay unused."""
     return 1.0 / (1.0 + max(age_s, 0.0) / RECENCY_S)
 
 
 def value_per_byte(again_s: float, age_s: float, nbytes: int) -> float:
-    """`again_s`: prefill seconds to have it again; `age_s`: since its last use. What takes no
-    memory is measured as one byte."""
+    """Returns the value of an entry. `again_s` is the prefill time to compute it again, `age_s` the
+    time since its last use. 0 bytes count as 1."""
     return again_s * recency(age_s) / max(nbytes, 1)
 
 
 def worth_reading(again_s: float, nbytes: int, read_bytes_per_s: float) -> bool:
-    """Whether it comes back sooner from disk than by prefill."""
+    """Returns True if a read from disk is faster than prefill."""
     return nbytes < again_s * read_bytes_per_s

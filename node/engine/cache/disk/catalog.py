@@ -1,4 +1,4 @@
-"""Which files the disk tier has, what continues what, and which one goes first. It does no I/O."""
+"""The files of the disk tier, their parents, and their order of eviction. No I/O."""
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable
@@ -12,11 +12,11 @@ class Item:
     file: int
     kind: str
     parent_file: int
-    """0 for none. Smaller than `file`: a file is numbered after the one that it continues."""
+    """0 for none. Smaller than `file`: a file is numbered after its parent."""
     nbytes: int
     checksum: int = 0
     used: int = 0
-    """Rises with each use of any file."""
+    """Logical time of the last use; rises with each use of any file."""
     on_disk: bool = False
     children: set[int] = field(default_factory=set)
 
@@ -28,9 +28,9 @@ class Catalog:
         self._items: OrderedDict[int, Item] = OrderedDict()
         self._clock = 0
         self.nbytes = 0
-        """Of the files on disk."""
+        """Bytes of the files on disk."""
         self.files = 0
-        """On disk."""
+        """Number of files on disk."""
 
     def __contains__(self, file: int) -> bool:
         return file in self._items
@@ -39,7 +39,7 @@ class Catalog:
         return self._items.get(file)
 
     def restore(self, items: Iterable[Item]) -> None:
-        """Files of an earlier process, with their parents, into an empty catalog."""
+        """Adds the files of an earlier process, with their parents, to an empty catalog."""
         for item in sorted(items, key=lambda item: (item.used, -item.file)):
             self._items[item.file] = item
             self._clock = item.used
@@ -48,7 +48,8 @@ class Catalog:
             self._adopt(item)
 
     def add(self, item: Item) -> None:
-        """A file to be written, as the most recently used. Its parent must be here."""
+        """Adds a file to be written, as the most recently used. Its parent must be in the
+        catalog."""
         self._clock += 1
         item.used = self._clock
         self._items[item.file] = item
@@ -60,10 +61,10 @@ class Catalog:
         self._count(item, 1)
 
     def touch(self, files: Iterable[int]) -> dict[int, int]:
-        """Marks files as used now; returns the new `used` of those that are here."""
+        """Marks files as used; returns the new `used` of those in the catalog."""
         self._clock += 1
         used = {}
-        # A parent has a smaller number than what continues it, so it ends up as used later.
+        # A parent has a smaller number than its children, so it becomes more recently used.
         for file in sorted(files, reverse=True):
             item = self._items.get(file)
             if item is not None:
@@ -72,14 +73,14 @@ class Catalog:
         return used
 
     def coldest(self, busy: Container[int]) -> Item | None:
-        """The least recently used file on disk that nothing continues, except those in `busy`."""
+        """Returns the least recently used file on disk without children, except those in `busy`."""
         for item in self._items.values():
             if item.on_disk and not item.children and item.file not in busy:
                 return item
         return None
 
     def remove(self, file: int) -> list[Item]:
-        """Takes out the file and all that continue it; those that continue come first."""
+        """Removes the file and all that continue it; returns them, children first."""
         found = [self._items[file]]
         for item in found:
             found.extend(self._items[child] for child in item.children)

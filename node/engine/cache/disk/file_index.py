@@ -1,8 +1,8 @@
-"""The SQLite index of the disk tier: one row for each file that is whole.
+"""The SQLite index of the disk tier: one row for each complete file.
 
 Write-ahead log with synchronous NORMAL: a commit then waits for no fsync. A killed process loses
 nothing by it. A power failure may undo the last commits; a file without a row, or a row without a
-file, is put right at the next start, so that FULL would only make each write slower.
+file, is repaired at the next start, so FULL would only slow each write down.
 """
 
 import os
@@ -34,12 +34,12 @@ _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
 class CorruptIndex(Exception):
-    """The index cannot be used any more."""
+    """The index is damaged and cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One file; the numbers as in `DiskEntry`."""
+    """One file; the numbers are those of `DiskEntry`."""
 
     file: int
     kind: str
@@ -60,10 +60,10 @@ class Index:
 
     @classmethod
     def open(cls, folder: Path) -> "Index":
-        """Creates the index where there is none. Raises `CorruptIndex`; `OSError` and
-        `sqlite3.Error` where the disk is at fault."""
+        """Opens the index, and creates it if there is none. Raises `CorruptIndex`, and `OSError`
+        and `sqlite3.Error` if the disk fails."""
         path = folder / INDEX_NAME
-        # SQLite would create it readable by everybody, and gives its other files the same mode.
+        # SQLite would create it world-readable, and gives its other files the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE))
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -79,22 +79,23 @@ class Index:
         return cls(connection)
 
     def rows(self) -> list[Row]:
-        """Parents first."""
+        """Returns all rows, parents first."""
         with closing(self._connection.execute("SELECT * FROM file ORDER BY file")) as cursor:
             return [Row(*values) for values in cursor]
 
     def last_file(self) -> int:
-        """The highest number that a file ever had."""
+        """Returns the highest number that a file ever had."""
         found = self._one("SELECT seq FROM sqlite_sequence WHERE name = 'file'")
         return found[0] if found else 0
 
     def last_day(self) -> tuple[int, int]:
-        """The last day with writes (days since 1970), and the bytes written then."""
+        """Returns the last day with writes (days since 1970), and the bytes written on it."""
         found = self._one("SELECT day, nbytes FROM written ORDER BY day DESC LIMIT 1")
         return (found[0], found[1]) if found else (0, 0)
 
     def add(self, row: Row, used: Mapping[int, int], day: int, day_bytes: int) -> None:
-        """A new file, with what `touch` takes, and the bytes written on that day."""
+        """Adds a file, updates last uses as `touch` does, and sets the bytes written on that
+        day."""
         with self._transaction():
             self._connection.execute(
                 "INSERT INTO file VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -116,7 +117,7 @@ class Index:
             )
 
     def touch(self, used: Mapping[int, int]) -> None:
-        """`used` of files."""
+        """Sets `used` by file."""
         if used:
             with self._transaction():
                 self._use(used)
@@ -129,7 +130,7 @@ class Index:
                 )
 
     def clear(self) -> None:
-        """Deletes all rows, and what was in them from the disk too."""
+        """Deletes all rows, and erases their contents from the disk."""
         self._connection.execute("DELETE FROM file")
         self._connection.execute("VACUUM")
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
@@ -161,13 +162,12 @@ class Index:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Brings a new or an existing database to use. Raises `sqlite3.DatabaseError` and
-    `CorruptIndex`."""
+    """Prepares a new or an existing database. Raises `sqlite3.DatabaseError` and `CorruptIndex`."""
     for pragma in ("journal_mode = WAL", "synchronous = NORMAL"):
         connection.execute(f"PRAGMA {pragma}").close()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
-        # One transaction, so that a killed process leaves a whole schema or none.
+        # One transaction: a killed process leaves a whole schema or none.
         connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
     elif version != _VERSION:
         raise CorruptIndex(f"The index has version {version}.")

@@ -1,7 +1,7 @@
-"""Writing and reading one file of the disk tier, checksummed on the way.
+"""Writes and reads one file of the disk tier, and computes its checksum on the way.
 
-The checksum is zlib's CRC-32 of the whole file. It is there against damage, not against an enemy;
-it runs at 2.2 GB/s on one core of an EPYC where blake2b runs at 0.6, and releases the GIL.
+The checksum is zlib's CRC-32 of the whole file. It detects damage, not tampering; it runs at 2.2
+GB/s on one core of an EPYC where blake2b runs at 0.6, and releases the GIL.
 """
 
 import os
@@ -13,32 +13,32 @@ from pathlib import Path
 from node.engine.cache.disk.format import CorruptFile, Layout
 
 CHUNK_BYTES = 8 << 20
-"""Between two looks at whether the work is still wanted; small enough that a chunk is still in
-the processor's cache when it is checksummed."""
+"""Bytes between two checks whether the work is still needed; a chunk is small enough to be in the
+processor's cache when its checksum is computed."""
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 
 class Abandoned(Exception):
-    """The file is no longer wanted."""
+    """The file is no longer needed."""
 
 
 class Files:
-    """The calls that the tier makes on the disk, in one place so that tests can watch them and
-    let them fail. All raise `OSError`."""
+    """The disk operations of the tier, in one class so that tests can observe them and make them
+    fail. All raise `OSError`."""
 
     def create(self, path: Path) -> int:
-        """A descriptor of a new file."""
+        """Returns the descriptor of a new file."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
 
     def write(self, descriptor: int, data: memoryview) -> None:
-        """All of `data`."""
+        """Writes all of `data`."""
         while data:
             data = data[os.write(descriptor, data) :]
 
     def sync(self, descriptor: int) -> None:
-        # On macOS this leaves the data in the drive's own cache. A power failure may then take
-        # it, and the checksum tells.
+        # On macOS this leaves the data in the drive's own cache. A power failure may lose it; the
+        # checksum detects that.
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -55,14 +55,14 @@ class Files:
             os.close(descriptor)
 
     def unlink(self, path: Path) -> None:
-        """Also where there is no such file."""
+        """Deletes the file, if there is one."""
         path.unlink(missing_ok=True)
 
     def open(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY)
 
     def read(self, descriptor: int, into: memoryview) -> int:
-        """How many bytes came; 0 at the end of the file."""
+        """Returns the number of bytes read; 0 at the end of the file."""
         return os.readv(descriptor, [into])
 
 
@@ -71,8 +71,9 @@ def file_path(folder: Path, file: int) -> Path:
 
 
 def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) -> int:
-    """Writes the file so that it is either whole under its name or not there, and returns its
-    checksum. Raises `OSError`, and `Abandoned` once `wanted` says no; nothing is left then."""
+    """Writes the file so that it is either complete under its name or not there; returns its
+    checksum. Raises `OSError`, and `Abandoned` once `wanted` returns False; then no file is
+    left."""
     temporary = path.with_suffix(".tmp")
     try:
         descriptor = files.create(temporary)
@@ -95,7 +96,7 @@ def load(
 ) -> None:
     """Reads the whole file, which is as long as `into`. Raises `CorruptFile`, `OSError` and
     `Abandoned`."""
-    # Not a map of the file: a sector that cannot be read would then kill the process.
+    # Not a memory map: an unreadable sector would kill the process.
     descriptor = files.open(path)
     try:
         found = _read(files, descriptor, into, wanted)
@@ -129,8 +130,8 @@ def _read(files: Files, descriptor: int, content: memoryview, wanted: Callable[[
             count = files.read(descriptor, content[at : at + CHUNK_BYTES])
             if count == 0:
                 raise CorruptFile(f"It ends after {at} of {content.nbytes} bytes.")
-            # Beside the read of the next chunk: one after the other they reach half of the disk's
-            # rate, beside each other three quarters.
+            # In parallel with the next read: sequentially they reach half of the disk's speed, in
+            # parallel three quarters.
             checksum = beside.submit(_add, checksum, content[at : at + count])
             at += count
         return checksum.result()

@@ -1,4 +1,4 @@
-"""The folder of the disk tier: who holds it, what belongs in it, and how it is wiped."""
+"""The folder of the disk tier: its lock, its contents, and how it is wiped."""
 
 import fcntl
 import logging
@@ -29,8 +29,7 @@ class TierBusy(TierUnavailable):
 
 
 class FolderLock:
-    """Held by the one process that uses the folder; the kernel lets go of it at the process's
-    end."""
+    """Lock of the one process that uses the folder; the kernel releases it at the process's end."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `TierBusy` and `OSError`."""
@@ -39,8 +38,8 @@ class FolderLock:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The folder may have been wiped between the two calls: then nobody else would
-                # ever meet this lock.
+                # The folder may have been wiped between the two calls; then no other process would
+                # see this lock.
                 if path.exists() and os.path.samestat(os.fstat(self._descriptor), path.stat()):
                     return
             except BlockingIOError as error:
@@ -56,21 +55,22 @@ class FolderLock:
 
 
 def make_folder(folder: Path) -> None:
-    """With its parent; both for their owner only. Raises `OSError`."""
+    """Creates the folder and its parent, both private to their owner. Raises `OSError`."""
     folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     for each in (folder.parent, folder):
         each.chmod(FOLDER_MODE)
 
 
 def free_bytes(path: Path) -> int:
-    """What is left on the disk that holds `path`, or would. Raises `OSError`."""
+    """Returns the free bytes of the disk on which `path` is or would be. Raises `OSError`."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def open_index(folder: Path) -> Index:
-    """The index; a damaged one is moved away and begun anew. Raises `OSError`, `sqlite3.Error`."""
+    """Opens the index; a damaged one is quarantined and replaced by an empty one. Raises `OSError`,
+    `sqlite3.Error`."""
     try:
         return Index.open(folder)
     except CorruptIndex as error:
@@ -85,10 +85,10 @@ def open_index(folder: Path) -> Index:
 
 
 def quarantine(files: Files, path: Path) -> None:
-    """Moves the file away, and deletes the oldest of those that were. Raises `OSError`."""
+    """Moves the file away, and deletes the oldest quarantined ones. Raises `OSError`."""
     folder = path.parent / QUARANTINE_NAME
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    # Without a time of ours the system gives one that is some milliseconds coarse.
+    # The system's own time is coarse by some milliseconds.
     now_ns = time.time_ns()
     os.utime(path, ns=(now_ns, now_ns))
     files.rename(path, folder / path.name)
@@ -98,8 +98,8 @@ def quarantine(files: Files, path: Path) -> None:
 
 
 def reconcile(folder: Path, index: Index, files: Files) -> list[Row]:
-    """Brings files and index together, and returns what is left, parents first. Raises `OSError`
-    and `sqlite3.Error`."""
+    """Repairs differences between files and index; returns the rows that remain, parents first.
+    Raises `OSError` and `sqlite3.Error`."""
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     kept: dict[int, Row] = {}
     gone = []
@@ -130,7 +130,7 @@ def wipe(folder: Path, files: Files) -> None:
 
 
 def _fits(row: Row, kept: dict[int, Row]) -> bool:
-    """Whether the row makes sense and what it continues is there."""
+    """Returns True if the row is valid and its parent exists."""
     if row.kind not in (EntryKind.SPAN, EntryKind.SNAPSHOT) or len(row.tokens) % _INT32_BYTES:
         return False
     parent = kept.get(row.parent_file)

@@ -1,8 +1,8 @@
 """The layout of one file of the disk tier: that of safetensors.
 
-Eight bytes hold the length of a JSON header, then come the header and the arrays. It is written
-here and not by `safetensors.serialize_file`, because that opens the file itself: it can neither
-checksum the bytes on their way, nor stop half-way, nor create the file readable by its owner only.
+Eight bytes with the length of a JSON header, then the header and the arrays.
+`safetensors.serialize_file` is not used because it opens the file itself: it can neither compute a
+checksum on the way, nor stop half-way, nor create the file private to its owner.
 """
 
 import json
@@ -34,7 +34,7 @@ _ALIGNMENT_BYTES = 8
 
 
 class CorruptFile(Exception):
-    """The file does not hold what was written to it."""
+    """The file's contents are not those that were written."""
 
 
 class Layout(NamedTuple):
@@ -43,13 +43,13 @@ class Layout(NamedTuple):
     views: tuple[memoryview, ...]
     """The header and the arrays, in the order of the file."""
     nbytes: int
-    """Of the whole file."""
+    """Size of the whole file."""
 
 
 def encode(tensors: Tensors) -> Layout:
-    """Where each array goes; none is copied. Raises `ValueError` where an array's bytes do not
+    """Lays out the arrays without copying them. Raises `ValueError` if an array's bytes do not
     match its dtype and shape."""
-    # Wide items first, so that every array begins at a multiple of its item's size.
+    # Wide items first, so that every array begins at a multiple of its item size.
     names = sorted(tensors, key=lambda name: (-_item_bytes(tensors[name]), name))
     entries: dict[str, dict[str, object]] = {}
     views = []
@@ -69,7 +69,7 @@ def encode(tensors: Tensors) -> Layout:
 
 
 def decode(content: memoryview) -> dict[str, Tensor]:
-    """The arrays of a whole file, as views of it. Raises `CorruptFile`."""
+    """Returns the arrays of a whole file, as views of it. Raises `CorruptFile`."""
     begin = 8 + int.from_bytes(content[:8], "little")
     try:
         entries = json.loads(bytes(content[8:begin]))

@@ -1,4 +1,4 @@
-"""The folder that holds the disk tiers of all models."""
+"""The folder that contains the disk tiers of all models."""
 
 import os
 import secrets
@@ -13,17 +13,17 @@ from node.engine.cache.disk.limits import Limits
 from node.engine.cache.disk.tier import open_tier
 
 _UNNAMED = "new-"
-"""Begins the names of folders whose fingerprint was not known when they were made."""
+"""Prefix of folders whose fingerprint was not known when they were made."""
 _NAME_FILE = "fingerprint"
-"""In such a folder, once it is known."""
+"""File in such a folder that records the fingerprint once it is known."""
 
 
 class Cleared(NamedTuple):
-    """What `clear_folder` did."""
+    """Result of `clear_folder`."""
 
     freed_bytes: int
     busy: tuple[str, ...]
-    """Folders that it left alone, since an engine uses them."""
+    """Folders that were skipped because an engine uses them."""
 
 
 def clear_folder(kv_home: Path) -> Cleared:
@@ -43,21 +43,22 @@ def clear_folder(kv_home: Path) -> Cleared:
 
 
 def unnamed() -> str:
-    """A new name for the folder of a tier whose fingerprint is not known."""
+    """Returns a new name for the folder of a tier whose fingerprint is not known."""
     return f"{_UNNAMED}{secrets.token_hex(8)}"
 
 
 def name_folder(folder: Path, fingerprint: str) -> None:
-    """Keeps the fingerprint of such a folder, for `claim`: it is in use under the name that it
-    has. Raises `OSError`."""
+    """Records the fingerprint in such a folder, for `claim`: the folder is in use and cannot be
+    renamed yet. Raises `OSError`."""
     fresh = folder / f"{_NAME_FILE}.new"
     fresh.write_text(fingerprint)
     fresh.replace(folder / _NAME_FILE)
 
 
 def claim(kv_home: Path, fingerprint: str) -> None:
-    """Gives the folder that was kept for the fingerprint that name, unless there is one that has
-    it, or an engine uses it. Others of the same fingerprint are deleted. Raises `OSError`."""
+    """Renames the folder that records this fingerprint to the fingerprint, unless a folder of that
+    name exists, or an engine uses it. Deletes other folders of the same fingerprint. Raises
+    `OSError`."""
     kept = [each for each in _folders(kv_home) if _kept_name(each) == fingerprint]
     for folder in sorted(kept, key=_used_ns, reverse=True):
         with suppress(TierBusy), _held(folder):
@@ -68,9 +69,9 @@ def claim(kv_home: Path, fingerprint: str) -> None:
 
 
 def trim_home(kv_home: Path, max_bytes: int) -> None:
-    """Shrinks the disk caches that no engine uses, those used longest ago first, until all
-    together hold at most so many bytes, or only used ones are left. One that no engine could find
-    again is deleted. Raises `OSError` and `TierUnavailable`."""
+    """Shrinks the disk caches that no engine uses, those used longest ago first, until all together
+    have at most `max_bytes`, or only caches in use are left. Deletes a cache that no engine could
+    find again. Raises `OSError` and `TierUnavailable`."""
     for folder in _folders(kv_home):
         if folder.name.startswith(_UNNAMED) and _kept_name(folder) is None:
             with suppress(TierBusy), _held(folder):
@@ -89,14 +90,15 @@ def trim_home(kv_home: Path, max_bytes: int) -> None:
 
 
 def _folders(kv_home: Path) -> list[Path]:
-    """Those of tiers."""
+    """Returns the folders of tiers."""
     if not kv_home.exists():
         return []
     return sorted(path.parent for path in kv_home.glob(f"*/{LOCK_NAME}"))
 
 
 def _kept_name(folder: Path) -> str | None:
-    """The fingerprint of a folder without its name."""
+    """Returns the fingerprint recorded in a folder that is not named by it; None if there is
+    none."""
     if not folder.name.startswith(_UNNAMED):
         return None
     try:
@@ -106,7 +108,7 @@ def _kept_name(folder: Path) -> str | None:
 
 
 def _stats(paths: Iterable[Path]) -> list[os.stat_result]:
-    """Of those that are still there: an engine may be deleting files."""
+    """Skips files that are gone: an engine may be deleting some."""
     found = []
     for path in paths:
         with suppress(FileNotFoundError):
@@ -115,7 +117,7 @@ def _stats(paths: Iterable[Path]) -> list[os.stat_result]:
 
 
 def _bytes(folder: Path) -> int:
-    """What its tier counts."""
+    """Returns the size of the folder as its tier counts it."""
     return sum(stat.st_size for stat in _stats(folder.glob("*.safetensors")))
 
 

@@ -1,42 +1,42 @@
-"""How much the disk tier may hold and write, and when it stops trying."""
+"""Limits of the disk tier's size and writes, and its pause after failures."""
 
 import logging
 from dataclasses import dataclass
 
 DAY_S = 86_400
 FAILURES = 3
-"""This many in a row stop the writing …"""
+"""Number of failed writes in a row that pause writing."""
 PAUSE_S = 60.0
-"""… for so long."""
+"""Seconds of that pause."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one tier."""
+    """Limits of one tier."""
 
     max_bytes: int
     max_files: int = 100_000
     max_bytes_per_day: int = 0
-    """Most that is written in a UTC day; 0: no limit."""
+    """Limit of writes in a UTC day; 0 means no limit."""
     queue_bytes: int = 512 << 20
-    """Most that waits to be written; a larger file is taken where nothing else waits."""
+    """Limit of queued writes; a larger file is accepted if the queue is empty."""
     queue_files: int = 256
 
 
 class DayBudget:
-    """Bytes written in each UTC day, for the life of the SSD."""
+    """Bytes written in each UTC day, limited to spare the SSD."""
 
     def __init__(self, max_bytes: int, day: int, written_bytes: int) -> None:
-        """`day` and `written_bytes` are the last ones known; days count from 1970."""
+        """`day` and `written_bytes` are the last known ones; days count from 1970."""
         self._max_bytes = max_bytes
         self.day = day
         self.written_bytes = written_bytes
         self._told_day = -1
 
     def allows(self, nbytes: int, unix_s: float) -> bool:
-        """Whether so much may still be written today. Says it once a day if not."""
+        """Returns True if `nbytes` more may be written today. Otherwise logs that once a day."""
         self._turn(unix_s)
         if self._max_bytes == 0 or self.written_bytes + nbytes <= self._max_bytes:
             return True
@@ -57,7 +57,7 @@ class DayBudget:
 
 
 class Outage:
-    """Stops the writing for a while once it keeps failing."""
+    """Pauses writing for a while after repeated failures."""
 
     def __init__(self) -> None:
         self._failures = 0

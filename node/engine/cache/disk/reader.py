@@ -1,4 +1,4 @@
-"""The reader of the disk tier: one thread that reads files and checks them."""
+"""The reader of the disk tier: one thread that reads files and verifies them."""
 
 import logging
 from pathlib import Path
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reader:
-    """Answers one read after the other."""
+    """Serves one read after the other."""
 
     def __init__(self, shared: Shared, folder: Path) -> None:
         self._shared = shared
@@ -21,7 +21,7 @@ class Reader:
         self._folder = folder
 
     def run(self) -> None:
-        """Until the tier closes."""
+        """Runs until the tier closes."""
         while (job := self._next()) is not None:
             item = job.item
             began_s = self._shared.seams.monotonic_s()

@@ -1,4 +1,4 @@
-"""What the engine's thread, the writer and the reader of the disk tier share."""
+"""State shared by the engine's thread, the writer and the reader of the disk tier."""
 
 import threading
 import time
@@ -18,22 +18,22 @@ from node.engine.cache.parts import DiskReport, Lost, Tensors
 READ_BYTES_PER_S = 500e6
 """Assumed until a file has been read."""
 MIN_LEARN_BYTES = 1 << 20
-"""Smaller files tell of the disk's latency only."""
+"""Smaller files measure only the disk's latency."""
 LEARN_SHARE = 0.2
-"""Weight of the newest file in the learned rate."""
+"""Weight of the newest file in the measured speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """What a tier needs of the world."""
+    """The tier's external dependencies."""
 
     files: Files = field(default_factory=Files)
     unix_s: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
     memory: Callable[[int], memoryview] = lambda nbytes: np.empty(nbytes, dtype=np.uint8).data
-    """Writable memory for so many bytes of a file; called in the engine's thread."""
+    """Returns writable memory for the bytes of a file; called on the engine's thread."""
     wake: Callable[[], None] = lambda: None
-    """Called, from any thread and with the tier's lock held, when there is something to poll; it
+    """Called when there is something to poll, from any thread and with the tier's lock held; it
     must not wait and not call the tier."""
 
 
@@ -45,7 +45,7 @@ class WriteJob(NamedTuple):
     tokens: bytes
     layout: Layout
     tensors: Tensors
-    """Kept for whoever reads the file before it is written."""
+    """Kept for reads of the file before it is written."""
 
 
 class ReadJob(NamedTuple):
@@ -53,30 +53,30 @@ class ReadJob(NamedTuple):
 
     item: Item
     memory: memoryview
-    """As long as the file; the arrays stay in it."""
+    """Has the size of the file; the arrays remain views of it."""
 
 
 class DeleteJob(NamedTuple):
-    """Files to be deleted, those that continue others first."""
+    """Files to be deleted, children first."""
 
     files: tuple[int, ...]
     quarantine: int = 0
-    """A file to be moved away after them; 0 for none."""
+    """A file to be quarantined after them; 0 for none."""
 
 
 class ClearJob(NamedTuple):
-    """Everything that was there is to be deleted."""
+    """All existing files are to be deleted."""
 
 
 class SaveJob(NamedTuple):
-    """The last uses are to be put into the index."""
+    """The last uses are to be saved in the index."""
 
 
 Job = WriteJob | DeleteJob | ClearJob | SaveJob
 
 
 class Shared:
-    """Everything here is read and changed with `changed` held, unless said otherwise."""
+    """All fields are read and changed with `changed` held, unless stated otherwise."""
 
     def __init__(self, catalog: Catalog, limits: Limits, budget: DayBudget, seams: Seams) -> None:
         self.changed = threading.Condition()
@@ -87,16 +87,16 @@ class Shared:
         self.outage = Outage()
         self.jobs: deque[Job] = deque()
         self.working = False
-        """The writer is at a job."""
+        """True while the writer runs a job."""
         self.writes: dict[int, WriteJob] = {}
-        """Those that are queued, and the one at work."""
+        """Queued writes, and the one in progress."""
         self.queued_bytes = 0
-        """Of `writes`."""
+        """Bytes of `writes`."""
         self.reads: deque[ReadJob] = deque()
         self.awaited: set[int] = set()
-        """Files whose read is not answered yet."""
+        """Files with a read that is not reported yet."""
         self.touched: dict[int, int] = {}
-        """`used` of files that the index does not know yet."""
+        """`used` of files that the index does not have yet."""
         self.reports: list[DiskReport] = []
         self.read_bytes_per_s = READ_BYTES_PER_S
         self.closing = False
@@ -110,19 +110,18 @@ class Shared:
         self.changed.notify_all()
 
     def wants(self, item: Item) -> bool:
-        """Whether the file is still to be written; also without the lock, since each look is
-        atomic and the answer is asked for again under the lock at the end."""
+        """Returns True if the file is still to be written. Also called without the lock: each read
+        is atomic, and the result is checked again under the lock at the end."""
         return not self.closing and self.catalog.get(item.file) is item
 
     def awaits(self, file: int) -> bool:
-        """Whether the file is still to be read; also without the lock."""
+        """Returns True if the file is still to be read. Also called without the lock."""
         return not self.closing and file in self.awaited
 
     def remove(self, file: int, *, tell: bool) -> tuple[int, ...]:
-        """Takes the file and all that continue it out of the catalog, reports these as lost, and
-        itself where `tell` says so or a read of it waits for an answer. Returns what is to be
-        deleted from the disk, in this order. Those still to be written fail when their turn
-        comes."""
+        """Removes the file and all that continue it from the catalog. Reports those as lost, and
+        the file itself if `tell` is set or a read of it is awaited. Returns the files to delete
+        from the disk, in this order. Queued writes among them fail when the writer reaches them."""
         gone = []
         for item in self.catalog.remove(file):
             self.touched.pop(item.file, None)
@@ -134,7 +133,7 @@ class Shared:
         return tuple(gone)
 
     def learn(self, nbytes: int, seconds: float) -> None:
-        """From one read."""
+        """Updates the measured read speed."""
         if nbytes >= MIN_LEARN_BYTES and seconds > 0:
             rate = nbytes / seconds
             self.read_bytes_per_s += LEARN_SHARE * (rate - self.read_bytes_per_s)

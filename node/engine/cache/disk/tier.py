@@ -1,12 +1,12 @@
-"""The disk tier of the prefix cache: files that hold what memory had no room for.
+"""The disk tier of the prefix cache: files with entries that memory has no room for.
 
     write() -> queue -> writer thread: temporary file, fsync, rename, fsync of the folder, row
     read()  -> queue -> reader thread: one buffer, its checksum, views of it
-    poll()  <- what has happened
+    poll()  <- reports
 
-The engine's thread only changes the catalog, under a lock that no I/O is done under. Every change
-of the folder and of the index is the writer's, one after the other: a process killed at any
-moment leaves whole files with rows, and at most one file without.
+The engine's thread only changes the catalog, under a lock under which no I/O is done. The writer
+makes every change of the folder and of the index, one after the other: a process killed at any
+moment leaves complete files with rows, and at most one file without.
 """
 
 import logging
@@ -48,7 +48,7 @@ from node.ipc.kv_files import POSITIONS_NAME
 READS_AT_ONCE = 2
 """Files that have memory: the one that is read, and the next."""
 CLOSE_S = 10.0
-"""How long `close` waits for each thread."""
+"""Seconds that `close` waits for each thread."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,10 +56,10 @@ logger = logging.getLogger(__name__)
 def open_tier(
     folder: Path, limits: Limits, fingerprint: str, *, seams: Seams | None = None
 ) -> "SsdTier":
-    """The tier in `folder/fingerprint`, with what an earlier process left there.
+    """Opens the tier in `folder/fingerprint`, with the files of an earlier process.
 
-    Raises `TierBusy` where another process uses it, `TierUnavailable` where the disk is at fault,
-    and `ValueError` where the fingerprint is no name of a folder.
+    Raises `TierBusy` if another process uses it, `TierUnavailable` if the disk fails, and
+    `ValueError` if the fingerprint is no name of a folder.
     """
     if not re.fullmatch(r"\w[\w.-]*", fingerprint, re.ASCII):
         raise ValueError(f"{fingerprint!r} is no name of a folder.")
@@ -114,7 +114,7 @@ class SsdTier:
 
     @property
     def nbytes(self) -> int:
-        """Of all files that are whole."""
+        """Size of all complete files."""
         return self._shared.catalog.nbytes
 
     @property
@@ -122,7 +122,7 @@ class SsdTier:
         return self._shared.read_bytes_per_s
 
     def entries(self) -> Sequence[DiskEntry]:
-        """What an earlier process left, parents first; asked once."""
+        """Returns the files of an earlier process, parents first; called once."""
         rows, self._rows = self._rows, []
         return [
             DiskEntry(
@@ -139,8 +139,8 @@ class SsdTier:
     def write(
         self, kind: str, parent: tuple[int, int], tokens: Tokens, tensors: Tensors
     ) -> int | None:
-        """As in `DiskTier`; None also where the parent is not here, or writing has failed of
-        late. A file dropped before it is written is still reported, as `WriteFailed`."""
+        """See `DiskTier`. Also returns None if the parent is unknown, or writing is paused after
+        failures. A file dropped before it is written is still reported, as `WriteFailed`."""
         layout = encode(tensors)
         parent_file, parent_tokens = parent
         shared = self._shared
@@ -157,7 +157,7 @@ class SsdTier:
         return file
 
     def read(self, file: int) -> None:
-        """As in `DiskTier`; what is not written yet is reported at once, from its memory."""
+        """See `DiskTier`. A file that is not written yet is reported at once, from memory."""
         shared = self._shared
         with shared.changed:
             item = shared.catalog.get(file)
@@ -175,7 +175,7 @@ class SsdTier:
             self._shared.touched.update(self._shared.catalog.touch(files))
 
     def drop(self, file: int) -> None:
-        """As in `DiskTier`; files that continue it go too and are reported."""
+        """See `DiskTier`. Files that continue it are deleted too, and reported."""
         with self._shared.changed:
             if file in self._shared.catalog:
                 self._shared.add_job(DeleteJob(self._shared.remove(file, tell=False)))
@@ -187,14 +187,14 @@ class SsdTier:
         return reports
 
     def flush(self, timeout_s: float) -> None:
-        """Waits until all that is queued is written, or deleted."""
+        """Waits until all queued writes and deletions are done."""
         shared = self._shared
         with shared.changed:
             shared.add_job(SaveJob())
             shared.changed.wait_for(lambda: not shared.jobs and not shared.working, timeout_s)
 
     def clear(self) -> None:
-        """As in `DiskTier`. The files are gone once `flush` returns."""
+        """See `DiskTier`. The files are gone once `flush` returns."""
         shared = self._shared
         with shared.changed:
             for file in shared.awaited:
@@ -208,15 +208,15 @@ class SsdTier:
             shared.add_job(ClearJob())
 
     def close(self) -> None:
-        """Ends the threads. What is still to be written is reported as `WriteFailed`; deletions
-        are still done."""
+        """Ends the threads. Queued writes are reported as `WriteFailed`; deletions are still
+        done."""
         with self._shared.changed:
             self._shared.closing = True
             self._shared.changed.notify_all()
         for thread in self._threads:
             thread.join(CLOSE_S)
         if any(thread.is_alive() for thread in self._threads):
-            # The lock stays until the process ends: nobody else may come in while they run.
+            # The threads still run: the lock stays until the process ends.
             logger.warning("The disk does not answer; the disk cache is left as it is.")
         elif self._lock is not None:
             self._lock.release()
@@ -264,7 +264,8 @@ def _int32_bytes(tokens: Tokens) -> bytes:
 
 
 def _recover(folder: Path, index: Index, limits: Limits, files: Files) -> tuple[Catalog, list[Row]]:
-    """What is in the folder, within the limits. Raises `OSError` and `sqlite3.Error`."""
+    """Reads the files in the folder, and deletes those beyond the limits. Raises `OSError` and
+    `sqlite3.Error`."""
     rows = reconcile(folder, index, files)
     catalog = Catalog()
     catalog.restore(

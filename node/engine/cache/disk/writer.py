@@ -1,4 +1,4 @@
-"""The writer of the disk tier: the one thread that changes its folder and its index."""
+"""The writer of the disk tier: the only thread that changes its folder and its index."""
 
 import logging
 from pathlib import Path
@@ -10,13 +10,13 @@ from node.engine.cache.disk.shared import ClearJob, DeleteJob, Job, SaveJob, Sha
 from node.engine.cache.parts import WriteFailed, Written
 
 SAVE_S = 5.0
-"""How long the index may not know of a use, while nothing is written."""
+"""Longest time until a use is saved in the index while nothing is written."""
 
 logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """Does one job after the other."""
+    """Runs one job after the other."""
 
     def __init__(self, shared: Shared, folder: Path, index: Index) -> None:
         self._shared = shared
@@ -25,13 +25,13 @@ class Writer:
         self._index = index
 
     def run(self) -> None:
-        """Until the tier closes and all jobs are done; closes the index."""
+        """Runs until the tier closes and all jobs are done; closes the index."""
         try:
             while (job := self._next()) is not None:
                 try:
                     self._do(job)
                 except Exception as error:  # noqa: BLE001 - the thread's edge: jobs come after it
-                    # What is left behind by it is put right at the next start.
+                    # Its remains are repaired at the next start.
                     logger.warning("The disk cache failed at %s: %s", type(job).__name__, error)
         finally:
             self._index.close()
@@ -71,8 +71,8 @@ class Writer:
         try:
             checksum = self._store(job)
         except Abandoned:
-            pass  # nobody wants it any more, or there is no room: no fault of the disk
-        except Exception as error:  # noqa: BLE001 - the engine waits for a word of each file
+            pass  # no longer needed, or no room: no failure of the disk
+        except Exception as error:  # noqa: BLE001 - the engine waits for a report of each file
             failure = error
         with shared.changed:
             wanted = shared.catalog.get(item.file) is item
@@ -94,7 +94,7 @@ class Writer:
 
     def _store(self, job: WriteJob) -> int:
         """Makes room, writes the file and then its row. Raises `Abandoned`, `OSError` and
-        `sqlite3.Error`; nothing of the file is left then."""
+        `sqlite3.Error`; then no trace of the file is left."""
         shared, item = self._shared, job.item
         with shared.changed:
             if not shared.wants(item) or shared.outage.paused(shared.seams.monotonic_s()):
@@ -117,7 +117,8 @@ class Writer:
         return checksum
 
     def _make_room(self, nbytes: int) -> tuple[tuple[int, ...], bool]:
-        """What to delete, already out of the catalog, and whether that is enough."""
+        """Returns the files to delete, already removed from the catalog, and True if that is
+        enough."""
         catalog, limits = self._shared.catalog, self._shared.limits
         gone: tuple[int, ...] = ()
         while catalog.nbytes + nbytes > limits.max_bytes or catalog.files >= limits.max_files:
@@ -128,7 +129,7 @@ class Writer:
         return gone, True
 
     def _delete(self, files: tuple[int, ...]) -> None:
-        # Rows first: a killed process then leaves files without rows, which are no harm.
+        # Rows first: a killed process then leaves files without rows, which do no harm.
         self._index.delete(files)
         for file in files:
             self._files.unlink(file_path(self._folder, file))
