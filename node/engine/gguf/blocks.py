@@ -1,7 +1,7 @@
-"""Decodes the quantised blocks of GGUF files; the layouts are those of ggml's `ggml-common.h`.
+"""Decodes the quantized blocks of GGUF files; the layouts are those of ggml's `ggml-common.h`.
 
-All functions work on many blocks at once. Arrays have one row a block: `n` blocks of `v` values,
-of which each group of `v / g` neighbours shares a scale.
+All functions work on many blocks at once. Arrays have one row per block: `n` blocks of `v` values,
+in which each group of `v / g` neighbours shares a scale.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Fields = Any
-"""Structured array of shape (n,): one record a block, its fields as ggml's struct has them."""
+"""Structured array of shape (n,): one record per block, with the fields of ggml's struct."""
 
 
 class Blocks(NamedTuple):
@@ -25,15 +25,15 @@ class Blocks(NamedTuple):
 
 
 def unpack(data: bytes, type_name: str) -> Blocks:
-    """Whole blocks of one type. Scales and biases are exact: ggml's are products of an 11-bit
-    mantissa and at most 8 bits."""
+    """Decodes whole blocks of one type. Scales and biases are exact: ggml's are products of an
+    11-bit mantissa and at most 8 bits."""
     layout, decode = _FORMATS[type_name]
     return decode(np.frombuffer(data, dtype=layout))
 
 
 def values(data: bytes, type_name: str) -> Any:
-    """The values of whole blocks, or of plain numbers: float32, one dimension. Exact but for the
-    one rounding of a sum, which ggml's float32 decoding has too."""
+    """Returns the values of whole blocks, or of plain numbers: float32, one dimension. Exact except
+    for one rounding of a sum, which ggml's float32 decoding also has."""
     match type_name:
         case "F32":
             return np.frombuffer(data, dtype="<f4")
@@ -49,7 +49,7 @@ def values(data: bytes, type_name: str) -> Any:
 
 
 def _planes(raw: Any, run: int, bits: int) -> Any:
-    """uint8 (n, bytes) to uint8 (n, bytes * 8 / bits): every `run` bytes hold the next 8 / bits
+    """uint8 (n, bytes) to uint8 (n, bytes * 8 / bits): every `run` bytes contain the next 8 / bits
     runs of as many values, the first run in the lowest bits."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = raw.reshape(len(raw), -1, 1, run) >> shifts
@@ -63,7 +63,7 @@ def _f32(halves: Any) -> Any:
 
 
 def _scaled(quants: Any, scales: Any, zero: int) -> Blocks:
-    """Blocks without a bias of their own, whose quant `zero` stands for 0."""
+    """Returns blocks without a bias of their own, in which the quant `zero` represents 0."""
     return Blocks(quants, scales, scales * np.float32(-zero))
 
 
@@ -105,9 +105,9 @@ def _q3_k(raw: Fields) -> Blocks:
 
 
 def _scales_and_mins(raw: Fields) -> tuple[Any, Any]:
-    """The 8 scales and 8 biases of Q4_K and Q5_K, float32 (n, 8). Their 6-bit numbers lie in 12
-    bytes: those of the first four groups whole, those of the last four with their upper two bits
-    above the former."""
+    """Returns the 8 scales and 8 biases of Q4_K and Q5_K, float32 (n, 8). Their 6-bit numbers are
+    packed in 12 bytes: those of the first four groups whole, those of the last four with their
+    upper two bits above the former."""
     first, second, third = (raw["scales"][:, at : at + 4] for at in (0, 4, 8))
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=1)
     mins = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=1)

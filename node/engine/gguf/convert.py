@@ -1,11 +1,11 @@
 """Imports a GGUF file as an MLX model folder: `python -m node.engine.gguf.convert SOURCE DEST`.
 
-It runs in a process of its own, so that its memory returns. Each line on its standard output is a
+It runs in a process of its own, so that its memory is freed. Each line on its standard output is a
 JSON object: `{"fraction": F}` while it works, then `{"done": FOLDER}` or `{"error": SENTENCE}`.
 Exit codes: 0 imported, 1 not. DEST appears only when it is complete.
 
-Of the architectures only `llama` is taken. Others that look alike differ in the order of the q and
-k rows or in tensors of their own, and would come out silently wrong.
+Only the architecture `llama` is supported. Similar ones differ in the order of the q and k rows or
+have tensors of their own, so their import would be silently wrong.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from node.models.model_files import partial_folder, write_name
 MAX_LAYERS = 1000
 MAX_WIDTH = 2**20
 LLAMA3_CONTEXT_TOKENS = 8192
-"""The context that Llama 3.1 and later were first trained with; GGUF does not carry it."""
+"""The context that Llama 3.1 and later were first trained with; not stored in GGUF."""
 
 KEEP_HELP = (
     "keep 4-, 5- and 8-bit blocks as they are; Q2_K, Q3_K and Q6_K do not fit MLX's format and "
@@ -53,23 +53,23 @@ _NEUTRAL = {
     "residual_scale": 1,
     "attention.scale": 0,
 }
-"""Keys of variants that this import does not convert, and the value that means: not one."""
+"""Keys of variants that this import does not convert, and the value that means: not a variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How to import."""
+    """Options of an import."""
 
     name: str
     """The model's name as shown."""
     dtype: str
-    """Of the weights; of the scales where blocks are kept."""
+    """Type of the weights; of the scales if blocks are kept."""
     keep_quantized: bool = False
 
 
 def default_dtype() -> str:
-    """float32 where MLX computes on a CPU (other types are many times slower there), bfloat16 on
-    a Mac."""
+    """Returns float32 on CPUs (MLX is many times slower there with other types), and bfloat16 on a
+    Mac."""
     return "bfloat16" if platform.system() == "Darwin" else "float32"
 
 
@@ -77,7 +77,7 @@ def import_gguf(
     source: Path, dest: Path, options: ImportOptions, progress: Callable[[float], None]
 ) -> None:
     """Writes `source` as an MLX folder `dest`. Raises `GgufError` with a sentence; then, as after
-    any other end before the last step, `dest` does not exist."""
+    any interruption before the last step, `dest` does not exist."""
     if dest.exists():
         raise GgufError(f"{dest} exists already.")
     partial = partial_folder(dest)
@@ -113,7 +113,8 @@ def _write(
 
 
 def make_config(file: GgufFile, dtype: str) -> dict[str, Any]:
-    """The model's config.json. Raises `GgufError` for whatever it cannot say exactly."""
+    """Returns the model's config.json. Raises `GgufError` for anything that it cannot express
+    exactly."""
     metadata = file.metadata
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
@@ -177,7 +178,7 @@ def _rope_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]
 
 
 def _llama3_scaling(factors: list[float], theta: float, head_dim: int) -> dict[str, Any] | None:
-    """The parameters of Llama 3's scaling, if they give exactly these factors."""
+    """Returns the parameters of Llama 3's scaling if they give exactly these factors."""
     factor = _shortest(max(factors))
     if factor == 1:
         return None
@@ -198,8 +199,8 @@ def _llama3_scaling(factors: list[float], theta: float, head_dim: int) -> dict[s
 
 
 def llama3_factors(factor: float, theta: float, head_dim: int) -> list[float]:
-    """What Llama 3 divides each rotary frequency by: short waves by 1, long ones by `factor`, and
-    a smooth passage between a quarter of the first context and the whole."""
+    """Returns the divisor of each rotary frequency in Llama 3: 1 for short waves, `factor` for long
+    ones, with a smooth transition between a quarter of the first context and the whole."""
     found = []
     for index in range(0, head_dim, 2):
         turns = LLAMA3_CONTEXT_TOKENS / (2 * math.pi * theta ** (index / head_dim))
@@ -240,7 +241,7 @@ def _impossible(key: str, value: object) -> GgufError:
 
 
 def _shortest(value: float) -> float:
-    """The decimal number that a 32-bit float was made from."""
+    """Returns the decimal number that a 32-bit float was made from."""
     return float(f"{value:.6g}")
 
 
@@ -254,7 +255,7 @@ def _say(message: dict[str, object]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code."""
+    """Runs the import; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m node.engine.gguf.convert")
     parser.add_argument("source", type=Path)
     parser.add_argument("dest", type=Path)

@@ -1,7 +1,7 @@
-"""Reads a GGUF file's header and tensors, trusting nothing that it says.
+"""Reads a GGUF file's header and tensors, and trusts none of its contents.
 
 Every count, length and offset is checked against the file's size before it is used, so that a
-damaged or hostile file costs one sentence and no memory.
+damaged or hostile file causes an error and uses no memory.
 """
 
 import mmap
@@ -21,7 +21,7 @@ MAX_DIMENSIONS = 4
 MAX_HEADER_BYTES = 256 * 1024**2
 """A vocabulary of 256,000 tokens with its merges takes some 10 MB."""
 MAX_VALUES = 2**22
-"""In one list."""
+"""Maximum of values in one list."""
 DEFAULT_ALIGNMENT = 32
 
 _STRING, _ARRAY = 8, 9
@@ -55,8 +55,8 @@ TENSOR_TYPES = {
     14: ("Q6_K", 256, 210),
     30: ("BF16", 1, 2),
 }
-"""Number of each readable type in ggml's `enum ggml_type`: name, values in a block, bytes of a
-block."""
+"""Name, values per block and bytes per block of each readable type, by its number in ggml's `enum
+ggml_type`."""
 _UNREADABLE = {
     9: "Q8_1",
     15: "Q8_K",
@@ -86,7 +86,7 @@ class GgufError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where a tensor lies. `shape` is in row-major order, the way MLX has it."""
+    """The location of a tensor. `shape` is in row-major order, as in MLX."""
 
     name: str
     type_name: str
@@ -96,7 +96,7 @@ class TensorInfo:
 
 
 class GgufFile:
-    """An open GGUF file: `metadata` and `tensors`, read and checked; data on demand."""
+    """An open GGUF file: `metadata` and `tensors` are read and checked; data on demand."""
 
     def __init__(self, path: Path) -> None:
         """Raises `GgufError`."""
@@ -125,8 +125,8 @@ class GgufFile:
         self._map.close()
 
     def pieces(self, info: TensorInfo, most_values: int) -> Iterator[bytes]:
-        """The tensor's bytes as they lie in the file, copied, in order: whole rows, together no
-        more than `most_values` values unless one row alone has more."""
+        """Yields copies of the tensor's bytes in order: whole rows, together no more than
+        `most_values` values unless a single row has more."""
         columns = info.shape[-1]
         rows = prod(info.shape) // columns
         row_bytes = info.size_bytes // rows
@@ -190,7 +190,7 @@ class _Reader:
         dimensions = self._scalar(_U32)
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise self._damaged(f"the tensor {name} has {dimensions} dimensions")
-        # GGUF names the fastest dimension first.
+        # GGUF stores the fastest dimension first.
         shape = tuple(self._scalar(_U64) for _ in range(dimensions))[::-1]
         return name, shape, self._scalar(_U32), self._scalar(_U64)
 
@@ -236,7 +236,8 @@ class _Reader:
             raise self._damaged("a text in it is not UTF-8") from None
 
     def _count(self, most: int, each_bytes: int, what: str) -> int:
-        """A 64-bit count of items that take at least `each_bytes` of what is left of the file."""
+        """Reads a 64-bit count of items that take at least `each_bytes` each of the rest of the
+        file."""
         count = int(self._scalar(_U64))
         if count > most or count * each_bytes > self._size - self._at:
             raise self._damaged(f"it claims {count} {what}")

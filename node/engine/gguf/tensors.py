@@ -1,4 +1,4 @@
-"""Turns a llama-architecture GGUF's tensors into MLX ones: names, row order, blocks."""
+"""Converts the tensors of a llama-architecture GGUF to MLX: names, row order, blocks."""
 
 import json
 import math
@@ -18,14 +18,14 @@ DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 GROUP_SIZE = 32
 """Values that share a scale in every GGUF block type that MLX can compute with."""
 PIECE_VALUES = 2**20
-"""Values that are decoded at once: what numpy holds beside a tensor is a few times as many."""
+"""Values that are decoded at once: numpy uses a few times as much memory beside a tensor."""
 SHARD_BYTES = 4 * 1024**3
 ROPE_FACTORS = "rope_freqs.weight"
-"""Not a weight: the frequency factors that Llama 3.1 and later stretch their context with."""
+"""Not a weight: the frequency factors with which Llama 3.1 and later extend their context."""
 
 _KEPT_BITS = {"Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5, "Q8_0": 8}
-"""Types that MLX's affine format holds exactly. Q2_K, Q3_K and Q6_K have a scale for 16 values;
-MLX's smallest group has 32."""
+"""Types that MLX's affine format represents exactly. Q2_K, Q3_K and Q6_K have a scale for 16
+values; MLX's smallest group has 32."""
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -41,7 +41,7 @@ _LAYER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One module of the MLX model and what its tensor must look like."""
+    """One module of the MLX model, and the expected form of its tensor."""
 
     module: str
     shape: tuple[int, ...]
@@ -50,11 +50,11 @@ class Target:
 
 
 Convert = Callable[[GgufFile, TensorInfo, Target], dict[str, mx.array]]
-"""A tensor of the file to the named tensors of the model."""
+"""Converts a tensor of the file to the named tensors of the model."""
 
 
 def targets(config: dict[str, Any]) -> dict[str, Target]:
-    """GGUF tensor name to target, for every tensor that a model of this config has."""
+    """Returns targets by GGUF tensor name, for every tensor that a model of this config has."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     q_rows, kv_rows = heads * config["head_dim"], kv_heads * config["head_dim"]
@@ -85,8 +85,8 @@ def targets(config: dict[str, Any]) -> dict[str, Target]:
 
 
 def check_tensors(file: GgufFile, wanted: dict[str, Target]) -> None:
-    """Raises `GgufError` unless the file has exactly the tensors of its architecture: a tensor
-    left out would be a model that is silently wrong."""
+    """Raises `GgufError` unless the file has exactly the tensors of its architecture: a model
+    without one of them would be silently wrong."""
     for name, target in wanted.items():
         info = file.tensors.get(name)
         if info is None:
@@ -104,7 +104,8 @@ def check_tensors(file: GgufFile, wanted: dict[str, Target]) -> None:
 
 
 def quantization(file: GgufFile, wanted: dict[str, Target]) -> dict[str, Any] | None:
-    """The `quantization` entry of a config whose blocks are kept; None if there are none."""
+    """Returns the `quantization` entry of a config whose blocks are kept; None if there are
+    none."""
     bits = {
         target.module: _KEPT_BITS[file.tensors[name].type_name]
         for name, target in wanted.items()
@@ -127,8 +128,8 @@ def write_weights(
     convert: Convert,
     progress: Callable[[float], None],
 ) -> None:
-    """Writes all tensors as safetensors shards of about 4 GiB and their index; no more than one
-    shard is in memory."""
+    """Writes all tensors as safetensors shards of about 4 GiB and their index; at most one shard is
+    in memory."""
     total_bytes = sum(file.tensors[name].size_bytes for name in wanted)
     shards: list[dict[str, int]] = []
     pending: dict[str, mx.array] = {}
@@ -168,8 +169,8 @@ def dense(dtype: str) -> Convert:
 
 
 def packed(dtype: str) -> Convert:
-    """Keeps quantised blocks as they are, in MLX's layout, where that holds them exactly; `dtype`
-    is that of the scales and of what cannot be kept."""
+    """Keeps quantized blocks in MLX's layout if that represents them exactly; `dtype` is that of
+    the scales and of tensors that cannot be kept."""
     plain = dense(dtype)
 
     def convert(file: GgufFile, info: TensorInfo, target: Target) -> dict[str, mx.array]:
@@ -193,7 +194,7 @@ def packed(dtype: str) -> Convert:
 
 
 def written_bytes(file: GgufFile, dtype: str, *, keep_quantized: bool) -> int:
-    """What the weights will take on disk."""
+    """Returns the size that the weights will have on disk."""
     total_bytes = 0
     for info in file.tensors.values():
         count, each_bytes = math.prod(info.shape), DTYPES[dtype].size
@@ -205,7 +206,8 @@ def written_bytes(file: GgufFile, dtype: str, *, keep_quantized: bool) -> int:
 
 
 def rope_factors(file: GgufFile) -> list[float] | None:
-    """The frequency factors that the file carries, one for each pair of a head's dimensions."""
+    """Returns the file's frequency factors, one for each pair of a head's dimensions; None if it
+    has none."""
     info = file.tensors.get(ROPE_FACTORS)
     if info is None:
         return None
@@ -217,7 +219,8 @@ def rope_factors(file: GgufFile) -> list[float] | None:
 
 
 def _keepable(info: TensorInfo) -> bool:
-    """Norms, which have one dimension, have no quantised form in MLX."""
+    """True if the tensor can stay quantized: one-dimensional ones (norms) have no quantized form in
+    MLX."""
     return info.type_name in _KEPT_BITS and len(info.shape) == 2
 
 
@@ -233,7 +236,7 @@ def _words(quants: Any, bits: int) -> Any:
 
 
 def _unpermuted(rows: mx.array, target: Target) -> mx.array:
-    """Rows in the order of the original model. llama.cpp interleaves the two halves of each
+    """Restores the row order of the original model. llama.cpp interleaves the two halves of each
     head's rotary pairs; rows are outputs, so packed rows move whole."""
     if not target.permuted_heads:
         return rows

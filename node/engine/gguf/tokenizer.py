@@ -1,4 +1,4 @@
-"""Writes a byte-level BPE tokenizer from a GGUF's metadata, in Hugging Face's files."""
+"""Writes a byte-level BPE tokenizer from a GGUF's metadata, in Hugging Face's file formats."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from node.engine.gguf.reader import GgufError
 
 _CONTROL, _USER_DEFINED = 3, 4
 
-# How each named pre-tokenizer splits text before BPE. {n} is how many digits stay together.
+# Split patterns of the named pre-tokenizers before BPE. {n} is the number of digits in one piece.
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{n}"
     r"| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,13 +28,13 @@ _ROLES = {
 
 
 def special_ids(metadata: dict[str, Any]) -> dict[str, int]:
-    """Token ids of the roles that the file fills: bos_token, eos_token, unk_token, pad_token,
-    and eot_token where turns end with a token of their own. Raises `GgufError`."""
+    """Returns the token ids of the roles that the file defines: bos_token, eos_token, unk_token,
+    pad_token, and eot_token if turns end with a token of their own. Raises `GgufError`."""
     count = len(_texts(metadata, "tokens"))
     found = {}
     for role, key in (*_ROLES.items(), ("eot_token", "eot_token_id")):
         value = metadata.get(f"tokenizer.ggml.{key}")
-        # llama.cpp writes the largest number where a model has no such token.
+        # llama.cpp writes the largest number if a model has no such token.
         if value is None or value == 2**32 - 1:
             continue
         if not isinstance(value, int) or not 0 <= value < count:

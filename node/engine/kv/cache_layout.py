@@ -1,7 +1,7 @@
-"""How the caches of one model are cut, kept and restored.
+"""Cuts, stores and restores the caches of one model.
 
-Of a row of tokens a `KvSpan` holds what belongs to single tokens, from any one to any other; a
-`LayerSnapshot` holds the rest, after exactly so many tokens.
+A `KvSpan` contains the parts of a row's caches that belong to single tokens, for any range of
+tokens; a `LayerSnapshot` contains the rest, after one exact number of tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ from node.engine.kv.spans import (
 )
 
 Piece = tuple[KvSpan, int, int]
-"""A span, and which of its tokens: from, to."""
+"""A span, and the range of its tokens: from, to."""
 SnapshotLeaf = WindowLeaf | StateLeaf
 Leaf = KvLeaf | LiveKvLeaf | SnapshotLeaf
 
@@ -53,22 +53,22 @@ _PROBE_TOKENS = 4
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """What each leaf of a model's caches keeps. It holds on to the model."""
+    """Contents of each leaf of a model's caches. Keeps a reference to the model."""
 
     network: Any
     leaves: tuple[Leaf | None, ...]
     """In the order of the caches; None for one that the model leaves empty."""
     part_names: tuple[str, ...]
-    """Of the stored KV."""
+    """Names of the arrays of stored KV."""
     live_bits: int | None
     live_groups: tuple[int, ...]
-    """Of each leaf, where `live_bits` is set."""
+    """Quantization group size of each leaf, if `live_bits` is set."""
 
     @classmethod
     def probe(cls, network: Any, *, live_bits: int | None, codec: KvCodec) -> Self:
-        """Learns the layout from a few tokens through the model. `live_bits` are those of the KV
-        of running rows. Raises `LoadError` with a sentence where a layer's cache cannot be
-        batched, the model's KV cannot be quantised as asked, or the model cannot run here."""
+        """Derives the layout from a forward pass over a few tokens. `live_bits` are the bits of the
+        KV of running rows. Raises `LoadError` with a sentence if a layer's cache cannot be batched,
+        the model's KV cannot be quantized as requested, or the model cannot run."""
         check_classes(flatten(make_prompt_cache(network)))
         groups: tuple[int, ...] = ()
         part_names = codec.part_names
@@ -87,35 +87,35 @@ class CacheLayout:
             assert isinstance(leaf, KvLeaf)
             leaves[index] = LiveKvLeaf(leaf.form, live_bits or 0, group)
         layout = cls(network, tuple(leaves), part_names, live_bits, groups)
-        # Raises where the codec does not take a width.
+        # Raises `LoadError` if the codec cannot encode a width.
         if layout.span_bytes_per_token == 0 and not isinstance(codec, PlainCodec):
             raise LoadError("This model keeps no KV of single tokens that could be quantised.")
         return layout
 
     @cached_property
     def needs_snapshot(self) -> bool:
-        """Whether KV alone does not restore the model."""
+        """True if KV alone does not restore the model."""
         return bool(self._snapshot_leaves())
 
     @cached_property
     def tells_padding(self) -> bool:
-        """Whether prompts of unlike length may be prefilled as one batch, the shorter ones padded
-        on the right. A few tokens go through the model when it is first asked."""
+        """True if prompts of different lengths may be prefilled as one batch, the shorter ones
+        padded on the right. The first access runs a few tokens through the model."""
         return tells_padding(self.network)
 
     @cached_property
     def span_bytes_per_token(self) -> int:
-        """Stored."""
+        """Bytes of one token's stored KV."""
         return sum(leaf.stored_bytes_per_token() for _, leaf in self._kv_leaves())
 
     @cached_property
     def snapshot_bytes(self) -> int:
-        """Of one snapshot, with all windows full."""
+        """Bytes of one snapshot, with all windows full."""
         return sum(leaf.saved_bytes for _, leaf in self._snapshot_leaves())
 
     def live_bytes(self, tokens: int) -> int:
-        """What the caches of one running row of so many tokens hold. While a chunk of a prompt is
-        prefilled, a window holds the chunk besides."""
+        """Returns the bytes of the caches of one running row of `tokens` tokens. While a prompt
+        chunk is prefilled, a window contains the chunk in addition."""
         steps = -(-tokens // STEP_TOKENS)
         known = self._live_bytes.get(steps)
         if known is None:
@@ -127,23 +127,23 @@ class CacheLayout:
 
     @cached_property
     def _live_bytes(self) -> dict[int, int]:
-        """By steps of the buffers; the scheduler asks at every step."""
+        """By number of buffer steps; the scheduler calls `live_bytes` at every step."""
         return {}
 
     def new_caches(self) -> Caches:
-        """Empty caches of one row."""
+        """Returns empty caches of one row."""
         if self.live_bits is not None:
             return live_caches(self.network, self.live_bits, self.live_groups)
         return make_prompt_cache(self.network)
 
     def merge(self, rows: Sequence[Caches]) -> Caches:
-        """Batch caches of the rows, in their order. A batch of one takes over the row's KV
+        """Returns batch caches of the rows, in their order. A batch of one takes over the row's KV
         without a copy: the row must not be used afterwards."""
         return cache_tree.merge(rows)
 
     def kv_length(self, caches: Caches) -> int:
-        """The length of the keys of a row's caches; 0 where the model has none. Raises
-        `ValueError` if the layers differ, or an offset does."""
+        """Returns the number of tokens of a row's keys; 0 if the model has none. Raises
+        `ValueError` if the layers or their offsets differ."""
         kv = [flatten(caches)[number] for number, _ in self._kv_leaves()]
         lengths = {leaf.offset for leaf in kv}
         for leaf in kv:
@@ -155,18 +155,19 @@ class CacheLayout:
         return lengths.pop() if lengths else 0
 
     def capture(self, caches: Caches, begin: int, end: int) -> KvSpan:
-        """The KV of a row's tokens from begin to end, as stored: evaluated, with memory of its
-        own."""
+        """Returns the KV of a row's tokens from begin to end, in stored form: evaluated, with
+        memory of its own."""
         kv = flatten(caches)
         for number, _ in self._kv_leaves():
             _check_range(begin, end, kv[number].offset)
         return self._captured(lambda number: (kv[number], 0, 0), begin, end)
 
     def capture_row(self, batch: Caches, row: int, length: int, begin: int, end: int) -> KvSpan:
-        """The same of a row of a batch, which holds `length` tokens and no right padding."""
+        """Like `capture`, for a row of a batch, which has `length` tokens and no right padding."""
         _check_range(begin, end, length)
         kv = flatten(batch)
-        # Rows end at the same place of the buffer: no need to ask the device for the padding.
+        # All rows end at the same place of the buffer: the padding need not be read from the
+        # device.
         return self._captured(
             lambda number: (kv[number], row, kv[number]._idx - length), begin, end
         )
@@ -174,7 +175,7 @@ class CacheLayout:
     def _captured(
         self, find: Callable[[int], tuple[Any, int, int]], begin: int, end: int
     ) -> KvSpan:
-        """`find` gives of a leaf's number its cache, the row, and where that row begins."""
+        """`find` returns, for a leaf's number, its cache, the row, and the start of that row."""
         runs: list[KvRun] = []
         for first in range(begin, end, RUN_TOKENS):
             last = min(first + RUN_TOKENS, end)
@@ -187,11 +188,11 @@ class CacheLayout:
         return KvSpan(tuple(runs), self.part_names)
 
     def snapshot(self, caches: Caches) -> LayerSnapshot:
-        """The windows and states of a row: evaluated, with memory of its own."""
+        """Returns the windows and states of a row: evaluated, with memory of its own."""
         return self._snapshot(caches, lambda leaf, cache: leaf.saved(cache))
 
     def snapshot_row(self, batch: Caches, row: int) -> LayerSnapshot:
-        """The same of a row of a batch, where no prompt is padded on the right."""
+        """Like `snapshot`, for a row of a batch in which no prompt is padded on the right."""
         return self._snapshot(batch, lambda leaf, cache: leaf.saved_row(cache, row))
 
     def _snapshot(
@@ -215,9 +216,9 @@ class CacheLayout:
         tokens: int,
         room_tokens: int = 0,
     ) -> Caches:
-        """Caches of one row that continue after `tokens` tokens, those of the pieces, with room
-        for `room_tokens` in all. Raises `ValueError` if pieces or snapshot are of another number
-        of tokens."""
+        """Returns caches of one row that continue after the `tokens` tokens of the pieces, with
+        buffers for `room_tokens` in all. Raises `ValueError` if pieces or snapshot are of another
+        number of tokens."""
         held = sum(end - begin for _, begin, end in pieces)
         if held != tokens:
             raise ValueError(f"the pieces hold {held} tokens, not {tokens}")
@@ -237,8 +238,8 @@ class CacheLayout:
         return assemble(template, iter(fresh))
 
     def rebuild_span(self, tensors: Tensors) -> KvSpan:
-        """The span whose `tensors` these are, without a copy where they lie in an array's memory.
-        Raises `ValueError` where they are not of a span of this layout."""
+        """Makes a span from its `tensors`, without a copy if they are in an array's memory. Raises
+        `ValueError` if they are not of a span of this layout."""
         counts = integers_of(tensor_named(tensors, RUNS))
         runs: list[KvRun] = []
         for index, count in enumerate(counts):
@@ -256,8 +257,8 @@ class CacheLayout:
         return KvSpan(tuple(runs), self.part_names, in_one_buffer=True)
 
     def rebuild_snapshot(self, tensors: Tensors) -> LayerSnapshot:
-        """The snapshot whose `tensors` these are, without a copy where they lie in an array's
-        memory. Raises `ValueError` where they are not of a snapshot of this layout."""
+        """Makes a snapshot from its `tensors`, without a copy if they are in an array's memory.
+        Raises `ValueError` if they are not of a snapshot of this layout."""
         arrays: dict[str, mx.array] = {}
         offsets: dict[str, int] = {}
         for number, leaf in self._snapshot_leaves():
@@ -285,8 +286,8 @@ class CacheLayout:
 
 
 def _live_part_names(bits: int, codec: KvCodec) -> tuple[str, ...]:
-    """Of KV that is stored as it is while rows run. Raises `LoadError` if it is to be stored with
-    other bits."""
+    """Returns the array names of KV that is stored in its live form. Raises `LoadError` if it is to
+    be stored with other bits."""
     stored = codec.bits if isinstance(codec, AffineCodec) else bits
     if stored != bits or not isinstance(codec, PlainCodec | AffineCodec):
         raise LoadError(

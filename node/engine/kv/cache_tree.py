@@ -1,5 +1,5 @@
-"""How mlx-lm nests the caches of a model: a list with an entry for each layer, where a
-`CacheList` holds several. Its innermost entries are called leaves."""
+"""The nesting of a model's caches in mlx-lm: a list with an entry for each layer, where a
+`CacheList` contains several. The innermost entries are called leaves."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,11 +8,11 @@ import mlx.core as mx
 from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
 
 Caches = list[Any]
-"""One entry for each layer that keeps something, of one row or of a batch."""
+"""One entry for each layer with a cache, of one row or of a batch."""
 
 
 def flatten(caches: Sequence[Any]) -> list[Any]:
-    """The leaves in order."""
+    """Returns the leaves in order."""
     leaves: list[Any] = []
     for cache in caches:
         leaves += flatten(cache.caches) if isinstance(cache, CacheList) else [cache]
@@ -20,7 +20,7 @@ def flatten(caches: Sequence[Any]) -> list[Any]:
 
 
 def assemble(template: Sequence[Any], leaves: Iterator[Any]) -> Caches:
-    """The leaves, nested as those of the template are."""
+    """Nests the leaves as those of the template are."""
     return [
         CacheList(*assemble(cache.caches, leaves)) if isinstance(cache, CacheList) else next(leaves)
         for cache in template
@@ -28,8 +28,8 @@ def assemble(template: Sequence[Any], leaves: Iterator[Any]) -> Caches:
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
-    """Batch caches of the rows, in their order. A batch of one takes over the row's KV without a
-    copy: the row must not be used afterwards."""
+    """Returns batch caches of the rows, in their order. A batch of one takes over the row's KV
+    without a copy: the row must not be used afterwards."""
     columns = zip(*(flatten(row) for row in rows), strict=True)
     return assemble(rows[0], iter([_merge_leaves(column) for column in columns]))
 

@@ -1,6 +1,6 @@
-"""How stored KV is encoded. Only the KV of layers that can be cut at any token is: recurrent
-states and rotating windows are kept as they are, since an error in them lives on in every token
-that follows."""
+"""Encodings of stored KV. Only the KV of layers that can be cut at any token is encoded: recurrent
+states and rotating windows are stored unchanged, since an error in them would affect every later
+token."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ import mlx.core as mx
 from node.engine.base import LoadError
 
 Parts = tuple[mx.array, ...]
-"""One layer's encoded keys and values; axis 2 of each array counts tokens."""
+"""One layer's encoded keys and values; axis 2 of each array is the token axis."""
 
 _GROUP_SIZES = (64, 32)
 _BITS = (4, 8)
@@ -19,22 +19,22 @@ class KvCodec(Protocol):
     """Encodes each token by itself, so that encoded runs can be cut and joined anywhere."""
 
     part_names: tuple[str, ...]
-    """Of the arrays that `encode` gives, for files."""
+    """Names of the arrays that `encode` returns, for files."""
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
-        """Of shape (1, heads, tokens, width) each. Lazy arrays that share no memory with the
-        arguments."""
+        """Encodes keys and values of shape (1, heads, tokens, width). Returns lazy arrays that
+        share no memory with the arguments."""
 
     def decode(self, parts: Parts, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
-        """Keys and values; lazy, and perhaps the parts themselves."""
+        """Returns keys and values; lazy, and possibly the parts themselves."""
 
     def bytes_per_token(self, heads: int, widths: tuple[int, int], dtype: mx.Dtype) -> int:
-        """Size of the parts of one token, for keys and values of these widths. Raises `LoadError`
-        with a sentence where a width cannot be encoded."""
+        """Returns the size of one token's parts, for keys and values of these widths. Raises
+        `LoadError` with a sentence if a width cannot be encoded."""
 
 
 class PlainCodec:
-    """Keys and values as they are."""
+    """Stores keys and values unchanged."""
 
     part_names: tuple[str, ...] = ("k", "v")
 
@@ -50,12 +50,12 @@ class PlainCodec:
 
 
 class AffineCodec:
-    """Groups of values as integers with a scale and a bias each."""
+    """Stores groups of values as integers with a scale and a bias each."""
 
     part_names: tuple[str, ...] = ("k", "k.scales", "k.biases", "v", "v.scales", "v.biases")
 
     def __init__(self, bits: int) -> None:
-        """`bits` is 4 or 8, of one value. Raises `LoadError`."""
+        """`bits` per value is 4 or 8. Raises `LoadError`."""
         if bits not in _BITS:
             raise LoadError(f"KV can be quantised to 4 or 8 bits, not to {bits}.")
         self.bits = bits
@@ -88,12 +88,12 @@ class AffineCodec:
 
 
 def codec_for(bits: int | None) -> KvCodec:
-    """The codec of a `kv_cache_bits`. Raises `LoadError`."""
+    """Returns the codec for a `kv_cache_bits` setting. Raises `LoadError`."""
     return PlainCodec() if bits is None else AffineCodec(bits)
 
 
 def group_size(*widths: int) -> int:
-    """The largest group that divides all the widths. Raises `LoadError`."""
+    """Returns the largest group size that divides all widths. Raises `LoadError`."""
     for size in _GROUP_SIZES:
         if all(width % size == 0 for width in widths):
             return size
@@ -105,13 +105,13 @@ def group_size(*widths: int) -> int:
 
 
 def quantized_bytes(width: int, bits: int, group: int, dtype: mx.Dtype) -> int:
-    """Size of `width` quantised values with their scales and biases."""
+    """Returns the size of `width` quantized values with their scales and biases."""
     return width * bits // 8 + 2 * (width // group) * dtype.size
 
 
 def detached(array: mx.array) -> mx.array:
-    """A lazy copy with memory of its own. `mx.contiguous` gives none where the array is a slice
-    of a buffer that is only little larger."""
+    """Returns a lazy copy with memory of its own. `mx.contiguous` makes no copy if the array is a
+    slice of a buffer that is only slightly larger."""
     axis = next((axis for axis, size in enumerate(array.shape) if size > 1), None)
     if array.size == 0:
         return mx.zeros(array.shape, dtype=array.dtype)

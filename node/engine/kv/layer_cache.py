@@ -1,5 +1,5 @@
-"""One leaf of a model's caches, by what it keeps: KV that can be cut at any token, a window of the
-last tokens, or states. Functions on a cache take that of one row, or a row of a batch."""
+"""The kinds of leaves of a model's caches: KV that can be cut at any token, a window of the last
+tokens, or states. A `cache` argument is the leaf of one row, a `batch` that of a batch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from node.engine.kv.codec import KvCodec, Parts, detached, quantized_bytes
 from node.engine.kv.quantized_kv import LiveKVCache
 
 STEP_TOKENS = KVCache.step
-"""KV buffers grow by so many tokens."""
+"""Number of tokens by which KV buffers grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class KvForm:
 
 @dataclass(frozen=True, slots=True)
 class KvLeaf:
-    """KV of every token, as it is while rows run."""
+    """KV of every token, unquantized while rows run."""
 
     form: KvForm
     codec: KvCodec
@@ -49,12 +49,12 @@ class KvLeaf:
         return _buffer_tokens(tokens) * self.form.bytes_per_token
 
     def cut(self, cache: Any, row: int, begin: int, end: int) -> Parts:
-        """The encoded KV at these places of the buffers; lazy."""
+        """Returns the encoded KV of these buffer positions; lazy."""
         keys, values = (array[row : row + 1, :, begin:end] for array in (cache.keys, cache.values))
         return self.codec.encode(keys, values)
 
     def restored(self, pieces: Sequence[Parts], tokens: int, room_tokens: int) -> KVCache:
-        """A cache of one row with room for `room_tokens` in all, or a few more; lazy."""
+        """Returns a cache of one row with a buffer for at least `room_tokens`; lazy."""
         cache: Any = KVCache()
         if pieces:
             decoded = [self.codec.decode(parts, self.form.dtype) for parts in pieces]
@@ -67,10 +67,10 @@ class KvLeaf:
 
 @dataclass(frozen=True, slots=True)
 class LiveKvLeaf:
-    """KV of every token, quantised while rows run and stored in the same form."""
+    """KV of every token, quantized while rows run and stored in the same form."""
 
     form: KvForm
-    """Before it is quantised."""
+    """Before quantization."""
     bits: int
     group: int
 
@@ -84,13 +84,13 @@ class LiveKvLeaf:
         return _buffer_tokens(tokens) * self.stored_bytes_per_token()
 
     def cut(self, cache: Any, row: int, begin: int, end: int) -> Parts:
-        """As of a `KvLeaf`."""
+        """See `KvLeaf.cut`."""
         return tuple(
             detached(part[row : row + 1, :, begin:end]) for part in (*cache.keys, *cache.values)
         )
 
     def restored(self, pieces: Sequence[Parts], tokens: int, room_tokens: int) -> LiveKVCache:
-        """As of a `KvLeaf`."""
+        """See `KvLeaf.restored`."""
         cache: Any = LiveKVCache(self.group, self.bits)
         if pieces:
             arrays = tuple(_with_room(parts, room_tokens) for parts in zip(*pieces, strict=True))
@@ -104,8 +104,8 @@ def _buffer_tokens(tokens: int) -> int:
 
 
 def _with_room(arrays: Sequence[mx.array], room_tokens: int) -> mx.array:
-    """The arrays in one new buffer of whole steps for `room_tokens`, one after another, with free
-    places for at least a token."""
+    """Concatenates the arrays in one new buffer of whole steps for `room_tokens`, with room for at
+    least one more token."""
     last = arrays[-1]
     held = sum(array.shape[2] for array in arrays)
     free = _buffer_tokens(max(room_tokens, held + 1)) - held
@@ -114,8 +114,8 @@ def _with_room(arrays: Sequence[mx.array], room_tokens: int) -> mx.array:
 
 
 Saved = tuple[dict[str, mx.array], int | None]
-"""The arrays of a snapshot by the name of the part, and how many tokens went through, where the
-cache counts them."""
+"""The arrays of a snapshot by part name, and the number of tokens processed, if the cache counts
+them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +131,20 @@ class WindowLeaf:
 
     @property
     def saved_bytes(self) -> int:
-        """Of a full window."""
+        """Bytes of a full window."""
         return self.max_tokens * self.form.bytes_per_token
 
     def live_bytes(self, tokens: int) -> int:
         return min(_buffer_tokens(tokens), self.max_tokens) * self.form.bytes_per_token
 
     def saved(self, cache: Any) -> Saved:
-        """The window of a row's cache, in the order of time; lazy, with memory of its own."""
+        """Returns the window of a row's cache, in temporal order; lazy, with memory of its own."""
         length = min(cache.offset, self.max_tokens)
         arrays = [cache._temporal_order(array) for array in (cache.keys, cache.values)]
         return self._last(arrays, length), cache.offset
 
     def saved_row(self, batch: Any, row: int) -> Saved:
-        """The same of a row of a batch. Waits for the row's offset."""
+        """Like `saved`, for a row of a batch. Waits for the row's offset."""
         offset: int = batch.offset.tolist()[row]
         length = min(offset, self.max_tokens)
         arrays = [array[row : row + 1] for array in (batch.keys, batch.values)]
@@ -161,9 +161,8 @@ class WindowLeaf:
         }
 
     def restored(self, arrays: Mapping[str, mx.array], tokens: int) -> RotatingKVCache:
-        """A cache of one row, with arrays of its own: a cache writes into its arrays in place, and
-        a write into the snapshot's would change the snapshot. MLX copies the numbers at the first
-        write only."""
+        """Returns a cache of one row, with arrays of its own: a cache writes into its arrays in
+        place, which would change the snapshot. MLX copies the data only at the first write."""
         cache: Any = RotatingKVCache(max_size=self.max_tokens)
         cache.keys, cache.values = arrays["k"][:], arrays["v"][:]
         cache._idx = cache.keys.shape[2]
@@ -186,16 +185,16 @@ class StateLeaf:
         return self.saved_bytes if tokens else 0
 
     def saved(self, cache: Any) -> Saved:
-        """As of a `WindowLeaf`."""
+        """See `WindowLeaf.saved`."""
         return self.saved_row(cache, 0)
 
     def saved_row(self, batch: Any, row: int) -> Saved:
-        """As of a `WindowLeaf`, without waiting."""
+        """See `WindowLeaf.saved_row`, without waiting."""
         arrays = [detached(array[row : row + 1]) for array in batch.cache]
         return dict(zip(self.part_names, arrays, strict=True)), None
 
     def restored(self, arrays: Mapping[str, mx.array], tokens: int) -> ArraysCache:
-        """A cache of one row. It holds the arrays themselves, which no model writes to."""
+        """Returns a cache of one row. It shares the snapshot's arrays, which no model writes to."""
         cache: Any = ArraysCache(self.count)
         cache.cache = [arrays[name] for name in self.part_names]
         return cache
@@ -205,7 +204,7 @@ _CLASSES = (KVCache, RotatingKVCache, ArraysCache)
 
 
 def check_classes(leaves: Sequence[Any]) -> None:
-    """Raises `LoadError` if rows with such a cache cannot be batched and kept."""
+    """Raises `LoadError` if rows with such a cache cannot be batched and stored."""
     for cache in leaves:
         if type(cache) not in _CLASSES:
             raise LoadError(
@@ -220,8 +219,8 @@ def check_classes(leaves: Sequence[Any]) -> None:
 
 
 def leaf_of(cache: Any, codec: KvCodec) -> KvLeaf | WindowLeaf | StateLeaf | None:
-    """What a cache keeps, by what it holds after a few tokens; None where that is nothing.
-    Raises `LoadError`."""
+    """Returns the kind of a cache that has processed a few tokens; None if it is empty. Raises
+    `LoadError`."""
     if isinstance(cache, ArraysCache):
         states: Sequence[mx.array | None] = cache.cache
         held = [array for array in states if array is not None]

@@ -1,8 +1,8 @@
-"""Whether a model can tell tokens from padding.
+"""Tests if a model can distinguish tokens from padding.
 
-Prompts of unlike length are prefilled as one batch with the shorter ones padded on the right. A
-layer that knows no mask takes the padding into its state, and says something else from there on:
-of mlx-lm's models those of mamba, rwkv7, jamba and nemotron_h do so, among others.
+Prompts of different lengths are prefilled as one batch with the shorter ones padded on the right. A
+layer that ignores the mask includes the padding in its state, which changes the output from there
+on: among mlx-lm's models, those of mamba, rwkv7, jamba and nemotron_h do so.
 """
 
 import logging
@@ -14,8 +14,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from node.engine.kv import cache_tree
 
 MOST_DIFFERENCE = 0.1
-"""Of the logits, relative to their spread. What rounding makes of them in 16 bits is a tenth of
-that; of layers that take in the padding they differ by half their spread and more."""
+"""Limit of the difference of logits, relative to their spread. Rounding in 16 bits causes a tenth
+of it; layers that include the padding cause half the spread or more."""
 _TOKENS = 8
 _SHORT_TOKENS = 2
 _FORWARD_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, KeyError)
@@ -24,19 +24,19 @@ logger = logging.getLogger(__name__)
 
 
 def tells_padding(network: Any) -> bool:
-    """Whether two prompts of unlike length, prefilled as one padded batch, go on as each does
-    alone. Takes three passes of a few tokens."""
+    """Returns True if two prompts of different lengths, prefilled as one padded batch, continue as
+    each does alone. Takes three forward passes over a few tokens."""
     try:
         differences = _differences(network)
     except _FORWARD_ERRORS as error:
         logger.warning("This model takes no padded prompts: %s", error)
         return False
-    # Not so for NaN either.
+    # Also False for NaN.
     return all(difference <= MOST_DIFFERENCE for difference in differences)
 
 
 def _differences(network: Any) -> list[float]:
-    """Of the logits of a long prompt and of one that it begins with."""
+    """Returns the difference of the logits for a long prompt and for a prefix of it."""
     tokens = list(range(1, _TOKENS + 2))
     alone = network(mx.array([tokens]), cache=make_prompt_cache(network))[0]
     batch = cache_tree.merge([make_prompt_cache(network) for _ in range(2)])

@@ -1,4 +1,4 @@
-"""The KV of running rows, held quantised. mlx-lm has such a cache for one row only."""
+"""Quantized KV of running rows. mlx-lm has such a cache for a single row only."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
@@ -19,8 +19,8 @@ from serving.terminal.error_text import error_text
 
 _PROBE_TOKENS = 16
 _MOST_DIFFERENCE = {4: 0.7, 8: 0.2}
-"""By bits: of the logits, relative to their spread. A layer that reads quantised keys wrongly
-gives logits that have nothing to do with the right ones, and a difference above 1."""
+"""Limit of the difference of logits by bits, relative to their spread. A layer that misreads
+quantized keys gives logits unrelated to the correct ones, and a difference above 1."""
 _FORWARD_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexError, KeyError)
 
 _Triple = tuple[mx.array, mx.array, mx.array]
@@ -28,7 +28,7 @@ _Triple = tuple[mx.array, mx.array, mx.array]
 
 
 class LiveKVCache(QuantizedKVCache):
-    """The quantised KV of one row. `bits` and `group_size` make mlx-lm's attention read it."""
+    """The quantized KV of one row. mlx-lm's attention recognizes it by `bits` and `group_size`."""
 
     def __init__(self, group_size: int, bits: int) -> None:
         super().__init__(group_size=group_size, bits=bits)
@@ -46,8 +46,8 @@ class LiveKVCache(QuantizedKVCache):
 
 
 class BatchQuantizedKVCache(BatchKVCache):
-    """The quantised KV of several rows, padded on the left as that of a `BatchKVCache` is. Keys
-    and values are triples."""
+    """The quantized KV of several rows, padded on the left like a `BatchKVCache`. Keys and values
+    are triples."""
 
     def __init__(self, left_padding: Sequence[int], group_size: int, bits: int) -> None:
         super().__init__(list(left_padding))
@@ -57,7 +57,7 @@ class BatchQuantizedKVCache(BatchKVCache):
         self.bits = bits
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[_Triple, _Triple]:
-        """Appends tokens, (rows, heads, tokens, width), and gives all."""
+        """Appends tokens, (rows, heads, tokens, width), and returns all."""
         begin, end = self._idx, self._idx + keys.shape[2]
         self.keys = self._append(self.keys, keys, begin, end)
         self.values = self._append(self.values, values, begin, end)
@@ -112,7 +112,8 @@ class BatchQuantizedKVCache(BatchKVCache):
         self._idx = end
 
     def _aligned(self, held: Any, model: _Triple, end: int) -> _Triple:
-        """The tokens held, moved so that they end at `end`; shapes and types are the model's."""
+        """Moves the tokens of `held` so that they end at `end`; shapes and types are those of
+        `model`."""
         if held is None:
             rows = self.offset.shape[0]
             heads = model[0].shape[1]
@@ -122,7 +123,7 @@ class BatchQuantizedKVCache(BatchKVCache):
         return _padded(_cut(held, 0, self._idx), end - self._idx)
 
     def extract(self, idx: int) -> LiveKVCache:
-        """One row alone. Waits for the padding to be computed."""
+        """Returns one row alone. Waits for the padding to be computed."""
         padding: int = self._padding()[idx]
         cache = LiveKVCache(self.group_size, self.bits)
         for name in ("keys", "values"):
@@ -133,8 +134,8 @@ class BatchQuantizedKVCache(BatchKVCache):
 
     @classmethod
     def merge(cls, caches: Sequence[LiveKVCache]) -> Self:
-        """The rows in one batch. A single one is taken over without a copy and must not be used
-        afterwards."""
+        """Returns the rows as one batch. A single row is taken over without a copy and must not be
+        used afterwards."""
         batches = [cls([0], cache.group_size, cache.bits) for cache in caches]
         for batch, cache in zip(batches, caches, strict=True):
             if not cache.empty():
@@ -187,14 +188,16 @@ def _padded(parts: _Triple, left: int) -> _Triple:
 
 
 def live_caches(network: Any, bits: int, groups: Sequence[int]) -> Caches:
-    """Fresh caches of one row with all KV quantised; a group size for each leaf."""
+    """Returns empty caches of one row with all KV quantized; `groups` has a group size for each
+    leaf."""
     leaves = iter([LiveKVCache(group, bits) for group in groups])
     return assemble(make_prompt_cache(network), leaves)
 
 
 def check_live_bits(network: Any, bits: int) -> tuple[int, ...]:
-    """The group size of each leaf. Raises `LoadError` with the reason where the model cannot run
-    with its KV quantised to 4 or 8 bits: some attention reads no quantised keys."""
+    """Returns the group size of each leaf. Raises `LoadError` with the reason if the model cannot
+    run with its KV quantized to 4 or 8 bits, since some attention layers cannot read quantized
+    keys."""
     if bits not in _MOST_DIFFERENCE:
         raise LoadError(f"The KV of running rows can be quantised to 4 or 8 bits, not to {bits}.")
     plain = make_prompt_cache(network)
@@ -225,7 +228,7 @@ def check_live_bits(network: Any, bits: int) -> tuple[int, ...]:
 
 
 def _probe(network: Any, caches: Caches) -> mx.array:
-    """Logits after a short prompt and one token, float32."""
+    """Returns the logits after a short prompt and one token, float32."""
     width = network(mx.array([[0]]), cache=make_prompt_cache(network)).shape[-1]
     tokens = (mx.arange(1, _PROBE_TOKENS + 1) * 7919) % width
     network(tokens[None, :-1], cache=caches)

@@ -1,4 +1,4 @@
-"""Spans of KV and snapshots as MLX arrays, and their form in files."""
+"""Spans of KV and snapshots as MLX arrays, and their file format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from node.engine.cache.parts import Tensor, Tensors
 from node.engine.kv.codec import Parts, detached
 
 RUN_TOKENS = 1024
-"""Most tokens of one run: a split copies part of one run only."""
+"""Most tokens of one run: a split copies a part of one run only."""
 RUNS = "kv.runs"
-"""Name of the tensor that holds how many tokens each run has."""
+"""Name of the tensor with the number of tokens of each run."""
 
 _FILE_TYPES = {
     mx.float32: ("F32", np.float32),
@@ -32,9 +32,9 @@ _ROW_BYTES = 1 << 20
 
 
 def tensor_of(array: mx.array) -> Tensor:
-    """A view of an evaluated array's own memory, which it keeps alive."""
+    """Returns a view of an evaluated array's own memory, which it keeps alive."""
     name, _ = _FILE_TYPES[array.dtype]
-    # The buffer protocol knows no bfloat16.
+    # The buffer protocol has no bfloat16.
     numbers: Any = array.view(mx.uint16) if name == "BF16" else array
     view = memoryview(numbers)
     data = view.cast("B") if view.nbytes else memoryview(b"")
@@ -42,9 +42,9 @@ def tensor_of(array: mx.array) -> Tensor:
 
 
 def array_memory(nbytes: int) -> memoryview:
-    """Writable memory of a new array, which it keeps alive: `array_of` of a part of it copies
-    nothing. To be called in the thread that owns MLX; any other may write to it."""
-    # In two dimensions, each of which MLX counts in 32 bits.
+    """Returns the writable memory of a new array, which it keeps alive: `array_of` of a part of it
+    makes no copy. Call it on the thread that owns MLX; any thread may write to the memory."""
+    # In two dimensions: MLX counts each one in 32 bits.
     rows = -(-nbytes // _ROW_BYTES)
     array = mx.zeros((rows, min(nbytes, _ROW_BYTES)), dtype=mx.uint8)
     mx.eval(array)
@@ -53,9 +53,8 @@ def array_memory(nbytes: int) -> memoryview:
 
 
 def array_of(tensor: Tensor) -> mx.array:
-    """The array of a tensor: a view of its memory where that is an array's, which then stays as
-    long as any of its views, else a copy. Raises `ValueError` if its bytes are not those of its
-    shape."""
+    """Returns a view of the tensor's memory if that belongs to an array, which any view of it keeps
+    alive; otherwise a copy. Raises `ValueError` if its bytes do not match its shape."""
     if tensor.dtype not in _NUMPY_TYPES:
         raise ValueError(f"there is no array type {tensor.dtype}")
     numbers = np.frombuffer(tensor.data, dtype=_NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
@@ -87,30 +86,30 @@ def tensor_named(tensors: Tensors, name: str) -> Tensor:
 
 
 def kv_name(leaf: int, run: int, part: str) -> str:
-    """Of a span's tensor."""
+    """Returns the name of a span's tensor."""
     return f"kv.{leaf}.{run}.{part}"
 
 
 def array_name(leaf: int, part: str) -> str:
-    """Of a snapshot's tensor."""
+    """Returns the name of a snapshot's tensor."""
     return f"leaf.{leaf}.{part}"
 
 
 def offset_name(leaf: int) -> str:
-    """Of the tensor that says how many tokens went through a window."""
+    """Returns the name of the tensor with the number of tokens that a window has processed."""
     return array_name(leaf, "offset")
 
 
 @dataclass(frozen=True, slots=True)
 class KvRun:
-    """The KV of consecutive tokens; evaluated, and nobody else's memory."""
+    """The KV of consecutive tokens; evaluated, in memory of its own."""
 
     tokens: int
     leaves: Mapping[int, Parts]
-    """By the leaf's number, as the codec has encoded it."""
+    """By the leaf's number, as encoded by the codec."""
 
     def cut(self, begin: int, end: int) -> "KvRun":
-        """A copy of some of the tokens."""
+        """Returns a copy of the tokens from begin to end."""
         leaves = {
             number: tuple(detached(part[:, :, begin:end]) for part in parts)
             for number, parts in self.leaves.items()
@@ -121,13 +120,13 @@ class KvRun:
 
 @dataclass(frozen=True)
 class KvSpan:
-    """The `Span` of all leaves that can be cut at any token; none for a recurrent model."""
+    """The `Span` of all leaves that can be cut at any token; a recurrent model has none."""
 
     runs: tuple[KvRun, ...]
     part_names: tuple[str, ...]
-    """Of the codec."""
+    """Array names of the codec."""
     in_one_buffer: bool = False
-    """All runs are views of the same memory, that of a file: a part of it would keep all."""
+    """True if all runs are views of the memory of one file, so that any part keeps all of it."""
 
     @cached_property
     def tokens(self) -> int:
@@ -156,7 +155,7 @@ class KvSpan:
         return KvSpan(tuple(head), self.part_names), KvSpan(tuple(tail), self.part_names)
 
     def pieces(self, leaf: int, begin: int, end: int) -> Iterator[Parts]:
-        """The encoded KV of one leaf, of the tokens from begin to end; views."""
+        """Returns the encoded KV of one leaf, for the tokens from begin to end; views."""
         first = 0
         for run in self.runs:
             low, high = max(begin - first, 0), min(end - first, run.tokens)
@@ -177,13 +176,13 @@ class KvSpan:
 
 @dataclass(frozen=True)
 class LayerSnapshot:
-    """The `Snapshot` of all leaves that cannot be cut: recurrent states, and windows in the order
-    of time."""
+    """The `Snapshot` of all leaves that cannot be cut: recurrent states, and windows in temporal
+    order."""
 
     arrays: Mapping[str, mx.array]
-    """By the names that they have in a file."""
+    """By their names in a file."""
     offsets: Mapping[str, int]
-    """Tokens that went through each window, by the name of its tensor."""
+    """Number of tokens that each window has processed, by the name of its tensor."""
 
     @cached_property
     def nbytes(self) -> int:

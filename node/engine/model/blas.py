@@ -17,7 +17,7 @@ def load_fast_blas() -> str | None:
     """Loads OpenBLAS in front of the slow reference BLAS that the MLX wheel bundles.
 
     Works only before `mlx.core` is imported. Returns the library's path, or None if there is none
-    or the system is not Linux. How many threads it uses is left to OPENBLAS_NUM_THREADS.
+    or the system is not Linux. OPENBLAS_NUM_THREADS sets the number of threads.
     """
     if not sys.platform.startswith("linux"):
         return None

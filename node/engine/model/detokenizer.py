@@ -1,8 +1,8 @@
-"""Output text, token by token, without torn characters.
+"""Converts output tokens to text, one by one, without incomplete characters.
 
 `Vocabulary` belongs to a model and opens one `Detokenizer` per row. The pieces of a row together
-are what decoding prompt and output at once adds to the prompt's text, special tokens skipped: a
-leading space stays.
+are the text that decoding prompt and output at once adds to the prompt's text, special tokens
+skipped: a leading space is kept.
 """
 
 import codecs
@@ -18,10 +18,10 @@ _PROMPT_TAIL = 4
 """Prompt tokens that a window begins with, so that its decoder is past the start of the text."""
 _SEARCHED_TAIL = 64
 _LONGEST_TEAR = 4
-"""Tokens of one byte each that a torn UTF-8 character can span."""
+"""Tokens of one byte each that an incomplete UTF-8 character can span."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _SPELLED = 1 << 15
-"""Most tokens whose spelling is remembered."""
+"""Size of the cache of spelled tokens."""
 _SEARCHED_IDS = 4096
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -31,25 +31,26 @@ class Detokenizer(Protocol):
 
     @property
     def is_torn(self) -> bool:
-        """Whether tokens wait for the rest of a character."""
+        """True while tokens wait for the rest of a character."""
 
     def step(self, token: int) -> str:
-        """The text that the token completes; empty while a character is torn."""
+        """Returns the text that the token completes; empty while a character is incomplete."""
 
     def flush(self) -> str:
-        """What is left at the end; a torn character becomes a replacement character."""
+        """Returns the remaining text at the end; an incomplete character becomes a replacement
+        character."""
 
 
 class AddedToken(NamedTuple):
-    """A token that the vocabulary has besides what text is made of."""
+    """A token outside the base vocabulary."""
 
     text: str
     special: bool
-    """No text of an answer by itself."""
+    """True if it never appears in the text of an output."""
 
 
 class Vocabulary:
-    """Opens the detokenizers of one tokenizer. Ids it does not know yield no text."""
+    """Opens the detokenizers of one tokenizer. Unknown ids yield no text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -69,23 +70,23 @@ class Vocabulary:
         self._letter: int | None = None
         """A token that is a word of its own, if the vocabulary has one."""
         self.spelled = lru_cache(_SPELLED)(self._spell)
-        """Text and bytes of one token within a text; nothing for an id that is not known."""
+        """Returns text and bytes of one token within a text; empty for an unknown id."""
 
     @property
     def size(self) -> int:
-        """One more than the highest id."""
+        """Highest id plus one."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def tokenizer_json(self) -> str:
-        """The tokenizer as tokenizer.json has it."""
+        """Returns the tokenizer in the format of tokenizer.json."""
         return self._tokenizer.to_str()
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text, in which added tokens are spelled as such."""
+        """Returns the tokens of a text; the spelling of an added token becomes that token."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def open(self, prompt: Sequence[int]) -> Detokenizer:
-        """A detokenizer for what follows the prompt."""
+        """Returns a detokenizer for the output that follows the prompt."""
         if self._pieces is not None:
             return _ByteLevel(self._pieces)
         text_tokens = [token for token in prompt[-_SEARCHED_TAIL:] if token not in self._special]
@@ -115,14 +116,14 @@ class Vocabulary:
         return (text[len(before) :] if text.startswith(before) else name).encode()
 
     def _find_letter(self) -> int:
-        """A token of letters alone; any where there is none."""
+        """Returns a token that consists of letters; any token if there is none."""
         ids = [self._tokenizer.token_to_id("a"), *range(_SEARCHED_IDS)]
         known = (each for each in ids if each is not None and each not in self.added)
         return next((each for each in known if self._tokenizer.decode([each]).isalpha()), 0)
 
 
 class _ByteLevel:
-    """A byte-level vocabulary is a table of bytes: each token is looked at once."""
+    """For byte-level vocabularies: a table of bytes, with one look-up per token."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
@@ -140,7 +141,8 @@ class _ByteLevel:
 
 
 class _Window:
-    """Any other decoder: decodes the last piece with the tokens that came since, and compares."""
+    """For any other decoder: decodes the last piece with the tokens that follow it, and
+    compares."""
 
     def __init__(
         self, tokenizer: Tokenizer, special: frozenset[int], prompt_tail: list[int]
@@ -171,12 +173,12 @@ class _Window:
         return text
 
     def _added(self) -> str:
-        """The text that the pending tokens add."""
+        """Returns the text that the pending tokens add."""
         before = self._decode(self._before)
         whole = self._decode(self._before + self._pending)
         if whole.startswith(before):
             return whole[len(before) :]
-        # A decoder that fuses bytes may take back a character once an invalid byte follows.
+        # A decoder that fuses bytes may retract a character once an invalid byte follows.
         return self._decode(self._pending)
 
     def _decode(self, tokens: list[int]) -> str:
@@ -184,12 +186,13 @@ class _Window:
 
 
 def _decoder_types(decoder: dict[str, Any]) -> set[str]:
-    """The types of a decoder, and of those that it is a sequence of."""
+    """Returns the types of a decoder, and of its members if it is a sequence."""
     return {decoder.get("type", ""), *(each["type"] for each in decoder.get("decoders", ()))}
 
 
 def _byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
-    """Bytes of each id; empty for special tokens and for ids that are not in the vocabulary."""
+    """Returns the bytes of each id; empty for special tokens and for ids that are not in the
+    vocabulary."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     alphabet = _byte_alphabet()
@@ -204,9 +207,9 @@ def _byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """Character of the byte-level alphabet -> byte: visible Latin-1 characters stand for
-    themselves, every other byte for the next free character from U+0100 on. A Latin-1 character
-    that is not in the alphabet -> one that is no byte."""
+    """Returns the byte of each character of the byte-level alphabet: visible Latin-1 characters map
+    to themselves, every other byte to the next free character from U+0100 on. Latin-1 characters
+    outside the alphabet map to 0x100, which is no byte."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(0x100) if byte not in visible]
     shifted = {0x100 + index: byte for index, byte in enumerate(hidden)}

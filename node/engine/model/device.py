@@ -1,6 +1,6 @@
-"""The engine's end of MLX's memory: limits, the wired limit, and the buffers kept for reuse.
+"""Controls MLX's memory: limits, the wired limit, and the buffers kept for reuse.
 
-What only Metal has is guarded by `mx.metal.is_available()`; it has not been run on a Mac.
+Calls that need Metal are guarded by `mx.metal.is_available()`; they have not been run on a Mac.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from node.ipc.messages import MemoryLease
 IDLE_KEEP_BYTES = 64 * 1024**2
 """Buffers that an idle engine keeps for reuse."""
 _SPARE = 1.25
-"""Of what a step has taken, free buffers that are kept: sizes differ from step to step."""
+"""Free buffers to keep, as a multiple of a step's scratch memory: sizes differ from step to
+step."""
 
 
 def leave_thread() -> None:
@@ -23,8 +24,8 @@ def leave_thread() -> None:
 
 
 def wire(most_bytes: int) -> None:
-    """Asks macOS to keep that much of MLX's memory resident for the GPU, from the buffers that are
-    made first. Macs have been reported to panic with it (docs/decisions)."""
+    """Lets macOS keep up to `most_bytes` of MLX's memory resident for the GPU, from the buffers
+    that are allocated first. Kernel panics have been reported with it (docs/decisions)."""
     if mx.metal.is_available():
         working_set_bytes = int(mx.device_info().get("max_recommended_working_set_size", 0))
         mx.set_wired_limit(min(most_bytes, working_set_bytes))
@@ -36,14 +37,14 @@ class Device:
     def __init__(self, lease: MemoryLease, *, is_wired: bool = False) -> None:
         self._is_wired = is_wired
         self._scratch_bytes = 0
-        """Most that a step has taken beside what was there before."""
+        """Largest scratch memory of a step so far."""
         self._lease = lease
         self.set_lease(lease)
 
     def set_lease(self, lease: MemoryLease) -> None:
-        """Guides MLX's allocator: beyond `total_bytes` it frees its buffers before it takes more,
-        and it keeps no more free buffers than a step takes, or than the lease has room for beside
-        weights and KV."""
+        """Configures MLX's allocator: beyond `total_bytes` it frees its buffers before it allocates
+        more, and it keeps no more free buffers than a step needs, or than the lease has room for
+        beside weights and KV."""
         self._lease = lease
         if lease.total_bytes <= 0:
             return
@@ -54,8 +55,8 @@ class Device:
 
     @contextmanager
     def measuring(self) -> Iterator[None]:
-        """Learns from a step how many free buffers are worth keeping: where those of one step do
-        not all stay, the next one waits for the system to make them anew."""
+        """Measures how many free buffers are worth keeping: if those of one step are freed, the
+        next step waits for the system to allocate them again."""
         before_bytes = mx.get_active_memory()
         mx.reset_peak_memory()
         yield
@@ -67,7 +68,7 @@ class Device:
 
     def _keep_buffers(self) -> None:
         lease = self._lease
-        # KV that is not there leaves room, and where it comes MLX keeps to the memory limit.
+        # Unused KV memory leaves room for buffers; when KV needs it, MLX keeps to the memory limit.
         most_bytes = lease.total_bytes - lease.weight_bytes
         wanted_bytes = min(int(_SPARE * self._scratch_bytes), most_bytes)
         mx.set_cache_limit(max(wanted_bytes, lease.overhead_bytes))
@@ -81,8 +82,8 @@ class Device:
         return mx.get_cache_memory()
 
     def tidy(self, *, keep_bytes: int) -> None:
-        """Gives free buffers back to the system where there are more than `keep_bytes`. Called
-        once per step at most, and only while the engine is idle or memory is short."""
+        """Returns free buffers to the system if there are more than `keep_bytes`. Called once per
+        step at most, and only while the engine is idle or memory is short."""
         if mx.get_cache_memory() > keep_bytes:
             mx.synchronize()
             mx.clear_cache()

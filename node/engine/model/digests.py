@@ -1,8 +1,8 @@
-"""The SHA-256 of each file of a model's weights: read once, and known until the file changes.
+"""The SHA-256 digest of each file of a model's weights, cached until the file changes.
 
-They are kept in the folder of the KV, a file for each model folder. A file counts as unchanged
+The digests are stored in the KV folder, in one file per model folder. A file counts as unchanged
 while its size, its inode and the times of its last write and last change are the same; the system
-sets the latter at every write, so that a time set back hides nothing.
+sets the latter at every write, so a write time that was set back is detected.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _NAME_BYTES = 16
 
 
 class Stamp(NamedTuple):
-    """What tells one state of a file from another without reading it."""
+    """File attributes that change whenever the file does."""
 
     size_bytes: int
     mtime_ns: int
@@ -30,11 +30,12 @@ class Stamp(NamedTuple):
 
 class _Kept(FolderRecord, frozen=True):
     files: dict[str, tuple[Stamp, str]]
-    """By name, of each that has been hashed."""
+    """By name, for each file that has been hashed."""
 
 
 class Digests:
-    """Those of one model folder, as it is when this is made: before its weights are read."""
+    """Digests of one model folder, in its state when this object is made: before the weights are
+    read."""
 
     def __init__(self, kv_folder: Path, folder: Path) -> None:
         """Raises `OSError`."""
@@ -43,13 +44,13 @@ class Digests:
         self._stamps = _stamps(folder)
 
     def known(self) -> dict[str, str] | None:
-        """By file name, where all are known."""
+        """Returns the digests by file name if all are cached, else None."""
         kept = self._read()
         return {name: digest for name, (_, digest) in kept.items()} if self._is_all(kept) else None
 
     def make(self, is_stopped: Callable[[], bool]) -> dict[str, str]:
-        """Reads every file that is not known. Raises `OSError`, and `HashingStopped` also where
-        a file is not what it was."""
+        """Hashes every file without a cached digest. Raises `OSError`, and `HashingStopped` if
+        stopped or if a file has changed."""
         kept = self._read()
         for name in self._stamps.keys() - kept.keys():
             digest = sha256_of(self._folder / name, is_stopped)
@@ -63,7 +64,7 @@ class Digests:
         return kept.keys() == self._stamps.keys()
 
     def _read(self) -> dict[str, tuple[Stamp, str]]:
-        """Of files that are still as they were."""
+        """Returns the cached digests of unchanged files."""
         try:
             kept = msgspec.json.decode(self._file().read_bytes(), type=_Kept)
         except (OSError, msgspec.MsgspecError):
@@ -80,7 +81,7 @@ class Digests:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """In the order of their names."""
+    """Returns the files of weights in the order of their names."""
     return sorted(folder.glob("model*.safetensors"))
 
 

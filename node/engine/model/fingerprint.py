@@ -1,8 +1,9 @@
-"""One name for everything that decides the KV a model computes, and how it is kept on disk.
+"""The fingerprint: one name for everything that determines the KV a model computes and its file
+format.
 
-Stored KV may be used only by an engine of the same fingerprint. It covers config.json, the
-tokenizer, every byte of the files of weights and their names, the bits of the KV, mlx-lm's version
-and ours of the format. It covers no path and no time: a copy of the folder has the same one.
+Stored KV may be used only by an engine with the same fingerprint. It covers config.json, the
+tokenizer, the names and every byte of the files of weights, the bits of the KV, mlx-lm's version
+and the version of our format. It covers no path and no time: a copy of the folder has the same one.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ from node.engine.model.digests import weight_files
 from node.models.safetensors_header import read_header
 
 CACHE_FORMAT = 1
-"""Version of the files of the disk tier, and of what is in them."""
+"""Version of the disk tier's files and their contents."""
 
 _DIGEST_BYTES = 16
 _LENGTH_BYTES = 8
@@ -27,16 +28,16 @@ _TEXT_FILES = (
     "vocab.json",
     "merges.txt",
 )
-"""What the weights mean and which ids a text has; not all models have all."""
+"""Files that determine the meaning of weights and token ids; no model needs all of them."""
 
 
 class ModelTexts:
-    """What a fingerprint covers beside the weights, as it is when this is made."""
+    """The inputs of a fingerprint beside the weights, in their state when this object is made."""
 
     def __init__(
         self, folder: Path, *, kv_cache_bits: int | None, kv_live_bits: int | None
     ) -> None:
-        """Raises `LoadError`, also where the folder has no weights that can be read."""
+        """Raises `LoadError`, also if the folder has no readable weights."""
         versions = f"{CACHE_FORMAT} {importlib.metadata.version('mlx-lm')}"
         self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         try:
@@ -50,7 +51,8 @@ class ModelTexts:
             raise LoadError(f"{folder} has no fingerprint: {error}.") from error
 
     def fingerprint(self, digests: Mapping[str, str]) -> str:
-        """32 hexadecimal digits for the model with weights of these digests, by file name."""
+        """Returns 32 hexadecimal digits for the model with weights of these digests, by file
+        name."""
         digest = self._digest.copy()
         for name in sorted(digests):
             _update(digest, f"{name} {digests[name]}".encode())
@@ -58,7 +60,7 @@ class ModelTexts:
 
 
 def _update(digest: "hashlib.blake2b", part: bytes) -> None:
-    # With its length in front no part can pass for a piece of its neighbour.
+    # The length in front keeps parts apart: no two lists of parts give the same bytes.
     digest.update(len(part).to_bytes(_LENGTH_BYTES, "little") + part)
 
 

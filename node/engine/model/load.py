@@ -1,7 +1,7 @@
-"""A model folder in memory: weights, vocabulary, and what its configuration says.
+"""Loads a model folder into memory: weights, vocabulary, and facts from its configuration.
 
-Everything is loaded and evaluated in the calling thread: MLX streams belong to a thread, so a
-lazy array that is left over could not be evaluated in another.
+Everything is loaded and evaluated in the calling thread: MLX streams belong to a thread, so another
+thread could not evaluate a remaining lazy array.
 """
 
 import json
@@ -32,18 +32,18 @@ _CONTEXT_KEYS = (
     "model_max_length",
 )
 _UNKNOWN_CONTEXT = 8192
-"""Where no file names a context length, as with purely recurrent models."""
+"""Used if no file names a context length, as with purely recurrent models."""
 _CONTEXT_LIMIT = 1 << 30
-"""Tokenizers write 1e30 where they know no length."""
+"""Tokenizers without a known length write 1e30."""
 _SLICES = 20
 _NAMES = 3
-"""How many tensors an error names."""
+"""Number of tensors that an error names."""
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Weights that are in memory, and the facts that an engine needs."""
+    """Weights in memory, and the facts that an engine needs."""
 
     network: Any
     vocabulary: Vocabulary
@@ -55,8 +55,8 @@ class LoadedModel:
 
 
 def load_folder(folder: Path, progress: Callable[[float], None]) -> LoadedModel:
-    """Loads a model folder, of a checkpoint with other parts only what text needs. Reports
-    progress from 0 to 1. Raises `LoadError`."""
+    """Loads a model folder; of a checkpoint with other parts, only those for text. Reports progress
+    from 0 to 1. Raises `LoadError`."""
     _raise_file_limit()
     config = _read_config(folder)
     tokenizer = _read_tokenizer(folder)
@@ -81,13 +81,13 @@ def load_folder(folder: Path, progress: Callable[[float], None]) -> LoadedModel:
 
 
 def _raise_file_limit() -> None:
-    """Importing mlx_lm lowers the limit of open files; takes back what is still allowed."""
+    """Raises the limit of open files to the allowed maximum: importing mlx_lm lowers it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Contents of a JSON object file; empty if there is no such file."""
+    """Returns the contents of a JSON object file; empty if there is no such file."""
     if not path.exists():
         return {}
     try:
@@ -114,7 +114,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer:
-    """The Rust tokenizer. A broken tokenizer.json raises bare `Exception`, for the worker."""
+    """Returns the Rust tokenizer. A broken tokenizer.json raises bare `Exception`, which the worker
+    handles."""
     path = folder / "tokenizer.json"
     if path.exists():
         return Tokenizer.from_file(str(path))
@@ -128,7 +129,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _check_shards(folder: Path) -> None:
-    """Raises if a file of weights is missing; mlx_lm would name only the parameters."""
+    """Raises `LoadError` if a file of weights is missing; mlx_lm would name only the parameters."""
     if not any(folder.glob("model*.safetensors")):
         raise LoadError(f"{folder} has no model*.safetensors.")
     index = _read_json(folder / "model.safetensors.index.json")
@@ -139,14 +140,14 @@ def _check_shards(folder: Path) -> None:
 
 
 def _evaluate(network: Any, progress: Callable[[float], None]) -> int:
-    """Reads all weights into memory, slice by slice; their size in bytes."""
+    """Reads all weights into memory, slice by slice; returns their size in bytes."""
     parameters: Any = tree_flatten(network.parameters())
     arrays: list[mx.array] = [array for _, array in parameters]
     step = max(1, len(arrays) // _SLICES)
     for start in range(0, len(arrays), step):
         mx.eval(arrays[start : start + step])
         progress(start / len(arrays))
-    # Arrays such as rope frequencies are attributes and no parameters.
+    # Arrays such as rope frequencies are attributes, not parameters.
     mx.eval([value for module in network.modules() for value in _private_arrays(module)])
     return sum(array.nbytes for array in arrays)
 
@@ -157,14 +158,15 @@ def _private_arrays(module: Any) -> list[mx.array]:
 
 
 def _logits_width(network: Any) -> int:
-    """By the graph of one token, which is not computed: what cannot fit together fails here."""
+    """Returns the width of the logits from the graph of one token, which is not computed: weights
+    of incompatible shapes fail here."""
     logits = network(mx.array([[0]]), cache=make_prompt_cache(network))
     return int(logits.shape[-1])
 
 
 def _line(error: Exception) -> str:
-    """An error's message on one line, without its full stop. A list of names that begins on its
-    second line is cut after a few."""
+    """Returns an error's message on one line, without its full stop. A list of names that begins on
+    its second line is cut after `_NAMES`."""
     first, *names = (str(error).strip() or error_text(error)).splitlines()
     shown = ", ".join(name.strip(" ,.") for name in names[:_NAMES])
     if not first.rstrip().endswith(":") or not shown:
@@ -174,7 +176,8 @@ def _line(error: Exception) -> str:
 
 
 def _end_tokens(folder: Path, config: dict[str, Any], tokenizer: Tokenizer) -> frozenset[int]:
-    """Ids that end an answer: generation_config.json, else config.json; and the tokenizer's."""
+    """Returns the ids that end an output: those of generation_config.json, else config.json; and
+    the tokenizer's."""
     generation = _read_json(folder / "generation_config.json")
     nested = config.get("text_config") or {}
     for source in (generation, config, nested):

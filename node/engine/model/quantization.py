@@ -1,9 +1,10 @@
-"""Which modules of a network are quantised, and how: the entries of config.json, matched by path.
+"""Determines which modules of a network are quantized, and how: entries of config.json, matched by
+path.
 
-Checkpoints made by others name a module `language_model.model.layers.1.mlp.up_proj` where our
-network has `model.layers.1.mlp.up_proj`. An entry and a module match if one path ends with the
-other, by whole segments (`layers.1` is no part of `layers.11`), once the wrappers in front are
-off. The longest match wins.
+Other tools' checkpoints name a module `language_model.model.layers.1.mlp.up_proj` that is
+`model.layers.1.mlp.up_proj` in our network. An entry and a module match if one path ends with the
+other, by whole segments (`layers.1` is no part of `layers.11`), after the wrappers in front are
+removed. The longest match wins.
 """
 
 from collections import defaultdict
@@ -20,9 +21,9 @@ Named = list[tuple[str, Any]]
 
 
 def read_quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """MLX's quantisation section of a config.json, wherever it stands; None if there is none.
+    """Returns MLX's quantization section of a config.json, wherever it is; None if there is none.
 
-    A `quantization_config` that names a method is another tool's, and for mlx_lm to read.
+    A `quantization_config` with a method comes from another tool, and mlx_lm reads it.
     """
     text = config.get("text_config")
     for source in (config, text if isinstance(text, dict) else {}):
@@ -36,11 +37,11 @@ def read_quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def match_modules(section: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
-    """The quantisation section with each entry under the path of the module that it is for.
+    """Returns the quantization section with each entry under the path of its module.
 
-    `modules`: paths of all that can be quantised. A module without an entry is quantised if its
-    scales are in the weights, as its weights are packed. Raises `ValueError` where two entries
-    that disagree match a module equally well.
+    `modules` are the paths of all modules that can be quantized. A module without an entry is
+    quantized if its scales are in the weights, as its weights are packed. Raises `ValueError` if
+    two entries that disagree match a module equally well.
     """
     defaults = {key: section.get(key, _AFFINE[key]) for key in _PARAMETERS}
     index = _Entries(section)
@@ -55,7 +56,7 @@ def match_modules(section: Mapping[str, Any], modules: Iterable[str]) -> dict[st
 
 
 def _complete(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the entry leaves out comes from the defaults, unless it is of another mode."""
+    """Fills the entry's missing values from the defaults, unless it has another mode."""
     known = {key: entry[key] for key in (*_PARAMETERS, "global_scale") if key in entry}
     if known.get("mode", defaults["mode"]) == defaults["mode"]:
         return {**defaults, **known}
@@ -63,7 +64,7 @@ def _complete(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 
 class _Entries:
-    """The entries of a section by all that their paths end with."""
+    """The entries of a section by every suffix of their paths."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._by_end: dict[Segments, Named] = defaultdict(list)
@@ -77,7 +78,7 @@ class _Entries:
                 self._by_end[segments[start:]].append((name, value))
 
     def find(self, path: str) -> Any:
-        """The value of the entry that is for the module; None if there is none."""
+        """Returns the value of the module's entry; None if there is none."""
         segments = core_name(path)
         whole = self._whole.get(segments, [])
         exact = [named for named in whole if named[0] == path]

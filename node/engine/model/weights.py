@@ -1,8 +1,8 @@
-"""The road from a model folder to a network for text, its weights still lazy.
+"""Turns a model folder into a network for text, its weights still lazy.
 
-mlx_lm reads and quantises. What it leaves to the caller is here: which of its classes a nested
-config needs, names under another prefix, tensors that text has no use for, and quantisation
-entries under foreign paths.
+mlx_lm reads and quantizes. This module does what mlx_lm leaves to the caller: it chooses the class
+for a nested config, renames tensors under another prefix, leaves out tensors that text does not
+need, and matches quantization entries under other paths.
 """
 
 import copy
@@ -29,11 +29,12 @@ class UnsupportedModel(ValueError):
 
 
 def load_network(folder: Path) -> Any:
-    """A network with the weights of `folder`, not yet evaluated. Never runs code of the folder.
+    """Returns a network with the weights of `folder`, not yet evaluated. Never runs code of the
+    folder.
 
-    Tensors of foreign parts (see `node.models.safetensors_header`) are left out, and one line of
-    the log says so. Raises `UnsupportedModel`; `ValueError` that names them if parameters are
-    missing or other tensors left over; and what mlx_lm raises for files that are broken.
+    Tensors of foreign parts (see `node.models.safetensors_header`) are left out, with one line in
+    the log. Raises `UnsupportedModel`; `ValueError` with names if parameters are missing or tensors
+    left over; and mlx_lm's errors for broken files.
     """
     config = mlx_lm_utils.load_config(folder)
     changes, model_class, arguments_class = _choose_class(config)
@@ -42,7 +43,7 @@ def load_network(folder: Path) -> Any:
     section = read_quantization(config)
     if section is not None:
         changes["quantization"] = match_modules(section, _quantizable(network))
-    # An attribute of the instance comes before the method of its class.
+    # An attribute of the instance shadows the method of its class.
     network.sanitize = _TextOnly(network)
     loaded, _ = mlx_lm_utils.load_model(
         folder,
@@ -56,10 +57,10 @@ def load_network(folder: Path) -> Any:
 
 
 def _choose_class(config: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
-    """(what to change in the config, model class, class of its arguments)."""
+    """Returns (changes of the config, model class, class of its arguments)."""
     for changes in _readings(config):
         try:
-            # mlx_lm's own choice, renamed model types included; it has no public name.
+            # mlx_lm's own choice, which includes renamed model types; it has no public name.
             classes = mlx_lm_utils._get_classes(config | changes)
         except (ValueError, AttributeError):
             continue
@@ -68,8 +69,8 @@ def _choose_class(config: dict[str, Any]) -> tuple[dict[str, Any], Any, Any]:
 
 
 def _readings(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The ways to read a config: as it is; as the text part that a class for both holds; and by
-    its text part alone."""
+    """Yields the ways to read a config: as it is; as the text part of a class for both; and by its
+    text part alone."""
     text = config.get("text_config")
     tied = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
     nested = tied | text if isinstance(text, dict) else None
@@ -85,7 +86,8 @@ def _readings(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _always(network: Any, arguments_class: Any) -> Callable[[dict[str, Any]], Any]:
-    """For mlx_lm, which asks for a model class and calls it with the arguments."""
+    """Returns a `get_model_classes` for mlx_lm that ignores its arguments and returns this
+    network."""
     return lambda config: (lambda arguments: network, arguments_class)
 
 
@@ -94,7 +96,7 @@ def _quantizable(network: Any) -> list[str]:
 
 
 class _TextOnly:
-    """Stands in for a network's `sanitize`: leaves out, renames, sanitises."""
+    """Replaces a network's `sanitize`: leaves out foreign tensors, renames, and sanitizes."""
 
     def __init__(self, network: Any) -> None:
         parameters: Any = tree_flatten(network.parameters())
@@ -104,7 +106,7 @@ class _TextOnly:
         self._foreign = FOREIGN_PARTS - {part for name in names for part in name.split(".")}
 
     def __call__(self, weights: Arrays) -> Arrays:
-        # First, since a sanitize may take an ear's convolution for a layer's.
+        # First, since a `sanitize` may mistake an audio encoder's convolution for a layer's.
         left_out = {name for name in weights if foreign_part(name) in self._foreign}
         _tell({name: weights[name] for name in left_out})
         kept = {self._rename(name): weights[name] for name in weights if name not in left_out}
@@ -124,8 +126,9 @@ def _tell(left_out: Mapping[str, mx.array]) -> None:
 
 
 def _renaming(parameters: Iterable[str]) -> Callable[[str], str]:
-    """How a tensor's name in a file is brought to where the network has its language model:
-    under `language_model.` or at the top. Names that say neither stay for mlx_lm's sanitize."""
+    """Returns the function that renames a file's tensors to the place of the language model in the
+    network: under `language_model.` or at the top. Names that show neither are left to mlx_lm's
+    `sanitize`."""
     parameters = list(parameters)
     if all(name.startswith("language_model.") for name in parameters):
         if any(name.startswith("language_model.model.") for name in parameters):

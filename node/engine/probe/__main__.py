@@ -1,5 +1,5 @@
-"""`python -m node.engine.probe SECTION [FOLDER] [NUMBER]`: the lines of a section as JSON, each as
-soon as it is there. A process of its own, since what is tried here may end it."""
+"""`python -m node.engine.probe SECTION [FOLDER] [NUMBER]`: prints the lines of a section as JSON,
+each as soon as it is known. It runs in a process of its own, since a probe may crash it."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whether an answer is the same alone, repeated, beside others, and from a cache."""
+"""Probes if an output is the same alone, repeated, in a batch, and from a cache."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -12,12 +12,12 @@ from node.ipc.messages import EngineSpec
 
 SECTION = "answers"
 NEAR_TIE_NATS = 0.1
-"""Two tokens that are this near may change places where arithmetic rounds otherwise."""
+"""Two tokens within this distance may swap ranks because of rounding."""
 _CUT_SHARES = (0.1, 0.5, 1.0)
 
 
 def prompt(length: int, seed: int) -> Prompt:
-    """Tokens without sense, the same on every machine."""
+    """Returns meaningless tokens, the same on every machine."""
     return tuple(100 + (seed * 7919 + at * 104_729) % 20_000 for at in range(length))
 
 
@@ -49,7 +49,7 @@ def _line(name: str, compare: Callable[[], Parting]) -> Line:
 
 
 class _Same:
-    """A prompt whose answer is compared with the first one."""
+    """A prompt whose outputs are compared with the first one."""
 
     def __init__(self, model: LoadedModel, asked: Prompt, count: int) -> None:
         self._model, self._asked, self._count = model, asked, count
@@ -69,7 +69,7 @@ class _Same:
     def from_disk(self, folder: Path) -> Parting:
         with tempfile.TemporaryDirectory() as home:
             spec = spec_of(str(folder), Path(home))
-            # It spills what it has stored; the next one begins with the disk alone.
+            # It spills its stored KV; the next engine begins with the disk alone.
             self._ask(spec, [], [self._asked])
             answer = self._ask(spec, [], [self._asked])
         if answer.usage is None or not answer.usage.cached_tokens:
@@ -77,7 +77,7 @@ class _Same:
         return parting(self._first, answer)
 
     def _ask(self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]) -> Answer:
-        """The first prompt's answer from a new engine, which has seen those before."""
+        """Returns the first prompt's output from a new engine that has processed `before`."""
         with Runner(self._model, spec) as runner:
             for each in before:
                 runner.ask([each], 1)

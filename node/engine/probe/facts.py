@@ -1,4 +1,4 @@
-"""What MLX says of the device, and that one allocation too many is refused and nothing more."""
+"""Probes MLX's view of the device, and that an allocation beyond the limit only raises an error."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _FORMULA_SHARE = 0.02
 
 
 def probe(working_set_bytes: int) -> Iterator[Line]:
-    """`working_set_bytes` is what the agent takes the GPU to have."""
+    """`working_set_bytes` is the agent's estimate of the GPU's working set."""
     versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
     yield Line(SECTION, "versions", "those of constraints.txt", versions, ok=True)
     device = str(mx.default_device())

@@ -1,5 +1,5 @@
-"""Tiny random hybrids whose heads are wide enough for Metal's own kernels: rows of equal and of
-unequal length, together and alone, on the GPU and on the CPU."""
+"""Probes tiny random hybrid models whose heads are wide enough for Metal's own kernels: rows of
+equal and of different lengths, together and alone, on the GPU and on the CPU."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -157,7 +157,7 @@ def _on_cpu(kind: str, model: LoadedModel) -> Line:
 
 
 def _steady(kind: str, model: LoadedModel, steps: int) -> Line:
-    """Two rows decode for long: what an unevaluated graph held would grow with each step."""
+    """Decodes two rows for long: memory of an unevaluated graph would grow with each step."""
     with Runner(model, spec_of()) as runner, timed() as took:
         runner.ask([_prompt(40, 1), _prompt(40, 2)], 100)
         before_bytes = mx.get_active_memory()

@@ -1,4 +1,4 @@
-"""One line of the report on a machine: what was expected of it, and what was found."""
+"""One line of the report on a machine: the expected result and the actual one."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,19 +10,19 @@ MIB = 1 << 20
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A finding. Neither text holds names of hosts, users or models, addresses or prompts."""
+    """A finding. Neither text contains names of hosts, users or models, addresses or prompts."""
 
     section: str
     name: str
     expected: str
     found: str
     ok: bool | None
-    """None: it was not run, and `found` says why."""
+    """None if it was not run; `found` has the reason."""
     took_s: float = 0.0
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much the probes compute: about five minutes in all."""
+    """Amount of work of the probes: about five minutes in all."""
 
     prompt_tokens: int
     answer_tokens: int
@@ -38,17 +38,17 @@ ON_CPU = Sizes(120, 12, 600, 200, (0, 500), (256, 512))
 
 
 def told(section: str, name: str, found: str, took_s: float = 0.0) -> Line:
-    """A line from which nothing is expected but to be known."""
+    """Returns a line for information, without an expected result."""
     return Line(section, name, "told", found, ok=True, took_s=took_s)
 
 
 def not_here(section: str, name: str, expected: str, why: str) -> Line:
-    """A line that this machine cannot tell."""
+    """Returns a line that this machine cannot measure."""
     return Line(section, name, expected, f"not run: {why}", None)
 
 
 @contextmanager
 def timed() -> Iterator[Callable[[], float]]:
-    """Seconds since the beginning, as often as they are asked for."""
+    """Provides a function that returns the seconds since the block began."""
     began_s = time.monotonic()
     yield lambda: time.monotonic() - began_s

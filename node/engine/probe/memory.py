@@ -1,4 +1,4 @@
-"""How long loads take, what memory a model takes in each phase, and what it gives back."""
+"""Probes load times, the memory of a model in each phase, and the memory freed at its end."""
 
 import gc
 import time
@@ -18,7 +18,7 @@ _CACHE_LIMITS_GIB = (0.5, 2, 8)
 
 
 def probe(folder: Path, sizes: Sizes, footprint: Callable[[], int]) -> Iterator[Line]:
-    """`footprint` reads what the system holds for this process, in bytes."""
+    """`footprint` returns the bytes that the system counts for this process."""
     before_bytes = footprint()
     with timed() as took:
         model = load_folder(folder, lambda _done: None)
@@ -59,7 +59,7 @@ def _cache_limits(model: LoadedModel, sizes: Sizes) -> Iterator[Line]:
     count = sizes.long_tokens // 2
     for limit_gib in _CACHE_LIMITS_GIB:
         with Runner(model, spec_of()) as runner:
-            # After the engine's own limit.
+            # Overrides the engine's own limit.
             before_bytes = mx.set_cache_limit(int(limit_gib * (1 << 30)))
             with timed() as took:
                 runner.ask([prompt(count, int(limit_gib * 2))], 1)

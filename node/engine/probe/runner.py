@@ -1,4 +1,4 @@
-"""Runs a `TextEngine` in a thread of its own, for the probes: prompts in, answers with
+"""Runs a `TextEngine` in a thread of its own, for the probes: prompts in, outputs with
 probabilities out."""
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ Prompt = tuple[int, ...]
 
 @dataclass(slots=True)
 class Answer:
-    """What an engine said to a prompt."""
+    """An engine's output for a prompt."""
 
     tokens: list[TokenLogprob] = field(default_factory=list)
     usage: RowUsage | None = None
@@ -46,15 +46,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """How far two answers to one prompt are the same."""
+    """The point at which two outputs for one prompt differ."""
 
     at: int | None
-    """The first token that differs; None where none does."""
+    """Index of the first token that differs; None if none does."""
     gap: float = 0.0
-    """There, how much likelier one token was than the other, in nats; infinite where the other was
-    not among the likeliest."""
+    """Difference in probability of the two tokens there, in nats; infinite if the other one was not
+    among the likeliest."""
     shift: float = 0.0
-    """Before it, the largest difference of a token's log probability, in nats."""
+    """Largest difference of a token's log probability before it, in nats."""
 
     def is_near_tie(self, nats: float) -> bool:
         return self.at is None or self.gap <= nats
@@ -89,7 +89,7 @@ def spec_of(folder: str = "", disk: Path | None = None, *, rows: int = 8) -> Eng
 
 
 class Runner:
-    """An engine, and answers from it. An engine that is closed ends its thread's use of MLX."""
+    """An engine and its thread. Closing it ends the thread's use of MLX."""
 
     def __init__(self, model: LoadedModel, spec: EngineSpec) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -107,8 +107,8 @@ class Runner:
         self._thread.submit(self._engine.warm_up).result()
 
     def ask(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:
-        """Answers of `count` tokens at most to all prompts, which run together. Raises `LoadError`
-        where the engine refuses one."""
+        """Returns the outputs, of `count` tokens at most, for all prompts, which run together.
+        Raises `LoadError` if the engine refuses one."""
         return self._thread.submit(self._answers, prompts, count).result()
 
     def _answers(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:

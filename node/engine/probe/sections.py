@@ -12,7 +12,7 @@ from node.engine.probe.line import ON_CPU, ON_GPU, Line
 
 
 def lines(section: str, rest: Sequence[str]) -> Iterator[Line]:
-    """`rest` is what the section needs: a model folder, and a number."""
+    """`rest` has the section's arguments: a model folder, and a number."""
     has_gpu = mx.metal.is_available()
     sizes = ON_GPU if has_gpu else ON_CPU
     if section == facts.SECTION:

@@ -1,5 +1,5 @@
-"""The load under which Macs have panicked: two streams of long prompts, and stored KV that comes
-and goes. Nothing is wired."""
+"""The load under which Macs have panicked: two streams of long prompts, and stored KV that is
+constantly replaced. No memory is wired."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from node.ipc.messages import MemoryLease
 
 SECTION = "soak"
 _LENGTHS = (6_000, 7_500)
-"""Of a small model's context; with those of large ones they would be twice as long."""
+"""Lengths for the context of a small model; those for large ones would be twice as long."""
 _STORED_BYTES = 256 << 20
 """Room for one of the prompts: the other's KV is evicted each time."""
 

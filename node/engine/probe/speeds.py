@@ -1,4 +1,4 @@
-"""How fast prompts are prefilled in chunks of several sizes and at several depths."""
+"""Probes the prefill speed for several chunk sizes and depths."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from node.engine.probe.line import Line, Sizes, timed
 
 SECTION = "speeds"
 _LONGEST_S = 1.0
-"""macOS ends a command of the GPU that keeps the screen waiting."""
+"""macOS ends a GPU command that blocks the display."""
 
 
 def probe(model: LoadedModel, sizes: Sizes, *, has_gpu: bool) -> Iterator[Line]:

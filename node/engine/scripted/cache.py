@@ -9,12 +9,13 @@ from node.ipc.messages import CacheEvent, CacheEventKind
 
 
 class ScriptedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A toy prefix cache: it holds the most recent prompts and saves their prefill time."""
+    """Settings of a toy prefix cache: it stores the most recent prompts and saves their prefill
+    time."""
 
     capacity_tokens: int = 0
-    """The lease may allow fewer, where the model says what a token takes."""
+    """The lease may allow fewer, if the model's `kv_bytes_per_token` is set."""
     trimmable: bool = True
-    """Whether any common prefix can be reused, or only a stored prompt as a whole."""
+    """True if any common prefix can be reused, False if only whole stored prompts can."""
 
 
 _Key = tuple[str, tuple[int, ...]]
@@ -28,7 +29,7 @@ class _Entry:
 
 
 class PrefixCache:
-    """Prompts of the recent past, the least recently used dropped first, pinned ones never."""
+    """Recent prompts. The least recently used are evicted first, pinned ones never."""
 
     def __init__(self, settings: ScriptedCache) -> None:
         self._settings = settings
@@ -43,11 +44,12 @@ class PrefixCache:
 
     @property
     def pinned_tokens(self) -> int:
-        """Of `held_tokens`, those that are never dropped."""
+        """Tokens within `held_tokens` that are never evicted."""
         return sum(len(tokens) for (_, tokens), entry in self._prompts.items() if entry.pinned)
 
     def cached_tokens(self, tokens: tuple[int, ...], salt: str) -> int:
-        """Tokens of the prompt that need no prefill; at least the last one always does."""
+        """Returns the number of prompt tokens that need no prefill; the last token always needs
+        it."""
         reusable = _common_length if self._settings.trimmable else _whole_length
         lengths = {key: reusable(key[1], tokens) for key in self._prompts if key[0] == salt}
         best = max(lengths, key=lambda key: lengths[key], default=None)
@@ -57,8 +59,8 @@ class PrefixCache:
         return min(lengths[best], len(tokens) - 1)
 
     def store(self, request: GenerateRequest) -> bool:
-        """Keeps the request's prompt, pinned if that is all it wants, unless it is larger than
-        what is not pinned; whether it is kept."""
+        """Stores the request's prompt, pinned for a warm request, unless it exceeds the unpinned
+        capacity. Returns True if it is stored."""
         key, tokens = (request.salt, request.tokens), request.tokens
         if key in self._prompts:
             self._touch(key)
@@ -74,17 +76,17 @@ class PrefixCache:
         return True
 
     def limit(self, capacity_tokens: int) -> None:
-        """Keeps within so many tokens from now on, and within the script's."""
+        """Sets the capacity to `capacity_tokens`, or to the script's if that is less."""
         self._capacity_tokens = min(capacity_tokens, self._settings.capacity_tokens)
         self._evict()
 
     def clear(self) -> None:
-        """Drops all prompts, pinned ones too."""
+        """Evicts all prompts, pinned ones too."""
         for key in tuple(self._prompts):
             self._drop(key)
 
     def take_events(self) -> tuple[CacheEvent, ...]:
-        """What has happened since the last call."""
+        """Returns the events since the last call."""
         events, self._events = tuple(self._events), []
         return events
 
@@ -119,6 +121,6 @@ def _common_length(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:
 
 
 def _whole_length(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    # A snapshot cannot be cut, so one as long as the prompt leaves no token to compute.
+    # A snapshot cannot be cut, so one as long as the prompt would leave no token to compute.
     is_prefix = len(prompt) < len(tokens) and tokens[: len(prompt)] == prompt
     return len(prompt) if is_prefix else 0

@@ -1,7 +1,7 @@
-"""An engine that says what it is told, at a set pace, with no model and no MLX.
+"""An engine that generates a scripted output at a set pace, without a model or MLX.
 
-It ships with the product: for dry runs of a fleet, and for tests of everything around an engine.
-Its switches imitate what real engines do wrong: stall, wedge, crash, fail a step, a load or an
+It is part of the product: for dry runs of a fleet, and for tests of everything around an engine.
+Its faults imitate those of real engines: stall, wedge, crash, failures of a step, a load or an
 unload.
 """
 
@@ -49,19 +49,19 @@ NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep
 
 
 class StepFailure(Exception):
-    """The script asked for a step that fails."""
+    """The script contains a step that fails."""
 
 
 class CommandFailure(Exception):
-    """The script asked for a command that fails."""
+    """The script contains a command that fails."""
 
 
 class UnloadFailure(Exception):
-    """The script asked for an unload that fails."""
+    """The script contains an unload that fails."""
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine":
-    """Makes the engine after the script's load delay. Raises `LoadError` as the script says."""
+    """Makes the engine after the script's load delay. Raises `LoadError` as scripted."""
     script = parse_script(spec.script_json)
     model = next((model for model in script.models if model.name == spec.model), None)
     if model is None:
@@ -138,7 +138,7 @@ class ScriptedEngine:
         return Accepted(request.uid, len(request.tokens), cached_tokens)
 
     def _refusal(self, request: GenerateRequest) -> Refused | None:
-        """Why the script cannot answer it."""
+        """Returns a refusal if the script cannot serve the request."""
         if (refused := refused_length(request, self.info)) is not None:
             return refused
         output = request.output
@@ -274,7 +274,7 @@ class ScriptedEngine:
             raise CommandFailure(self._script.step_failure_text)
 
     def _limit_cache(self) -> None:
-        # Where the script does not say what a token takes, the cap counts tokens.
+        # If the script sets no size of a token, the cap counts tokens.
         each_bytes = self._kv_bytes or 1
         most_bytes = self._script.cache.capacity_tokens * each_bytes
         if self._lease is not None and self._kv_bytes:
@@ -287,7 +287,7 @@ class ScriptedEngine:
         prefixes.limit((most_bytes if self._cap_bytes is None else self._cap_bytes) // each_bytes)
 
     def _prefilling(self) -> list[ScriptedRow]:
-        """The rows of which a progress is to be told."""
+        """Returns the rows whose progress is reported."""
         if not self._script.progress_interval_s:
             return []
         return [
@@ -302,8 +302,8 @@ class ScriptedEngine:
                 self._progress.append(row.progress(now_s))
 
     def _pieces(self) -> tuple[str, ...]:
-        """What the script has the next choice be told, token by token; empty: words that depend
-        on the prompt."""
+        """Returns the next choice's scripted tokens; empty means words that depend on the
+        prompt."""
         script = self._script
         number, self._submitted = self._submitted, self._submitted + 1
         if script.outputs:
@@ -316,7 +316,7 @@ class ScriptedEngine:
             return self._script.tokens
         if count:
             return count
-        # Without a text to end, only a request's own limit ends it.
+        # Without a text to end, only the request's own limit ends it.
         return 32 if request.max_tokens is None else room_tokens + 1
 
     def _has_place(self, row: ScriptedRow) -> bool:
@@ -331,7 +331,7 @@ class ScriptedEngine:
             self._waiting.popleft()
             tally = row.tally
             tally.prefill_began_s = now_s
-            # More, or less, than when it was accepted: the rows before it have stored theirs.
+            # May differ from the number at acceptance: rows before it have stored their prompts.
             tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens, row.request.salt)
             fresh_tokens = len(row.request.tokens) - tally.cached_tokens
             for each in row.choices:
@@ -374,7 +374,7 @@ class ScriptedEngine:
         return row.delta(parts)
 
     def _on_prefilled(self, row: ScriptedRow) -> bool:
-        """Whether the prompt is kept."""
+        """Stores the prompt; returns True if it is stored."""
         request = row.request
         cached_tokens = row.tally.cached_tokens
         self._prefill_tokens += len(request.tokens) - cached_tokens

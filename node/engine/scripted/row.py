@@ -13,7 +13,7 @@ from node.parsing.output_layout import layout_of
 from node.protocol.messages import FinishReason
 
 PIECE_LENGTH = 4
-"""Characters of a token of the script's outputs, and of what ends reasoning."""
+"""Characters per token of the script's outputs, and of the text that ends reasoning."""
 
 _WORD_TEXT = (
     "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "
@@ -25,35 +25,35 @@ _WORDS = _WORD_TEXT.split()
 
 @dataclass(slots=True, eq=False)
 class ScriptedRow:
-    """Times are of the engine's clock, in seconds."""
+    """One choice. Times are of the engine's clock, in seconds."""
 
     request: GenerateRequest
     limit_tokens: int
     """Length at which the row ends with `length`."""
     natural_tokens: int
-    """How much of the script the row says, and then ends with `stop`."""
+    """Scripted length at which the row ends with `stop`."""
     arrived_s: float
     machine: TextMachine
     prompt_hash: int
     tally: Tally
-    """Of all choices of the request."""
+    """Counts of all choices of the request."""
     choice: int = 0
     others: "list[ScriptedRow]" = field(default_factory=list)
     """Choices that wait for this one's prefill."""
     pieces: Sequence[str] = ()
-    """Of the output, a token each; again from the first after the last."""
+    """Tokens of the output, repeated from the first after the last."""
     prefill_s: float = 0.0
-    """How long its prefill takes."""
+    """Duration of its prefill."""
     told_s: float = 0.0
-    """When the progress of the prefill was last told."""
+    """Time of the last progress report."""
     due_s: float = 0.0
     token_count: int = 0
     said_tokens: int = 0
-    """Of the script."""
+    """Scripted tokens generated so far."""
     reasoning_tokens: int = 0
     stalled: bool = False
     _forced: list[str] = field(default_factory=list)
-    """What comes before the script goes on."""
+    """Tokens to generate before the script continues."""
     _waiting: Waiting = field(default_factory=Waiting)
 
     @property
@@ -66,7 +66,7 @@ class ScriptedRow:
         return self.said_tokens >= self.natural_tokens and not self._forced
 
     def read(self) -> list[Part]:
-        """What one more token brings."""
+        """Generates one token; returns the parts that it completes."""
         reasons = self.machine.in_reasoning
         if reasons and not self._forced and self._overflow_tokens >= 0:
             self.machine.end_block()
@@ -81,17 +81,17 @@ class ScriptedRow:
 
     @property
     def _overflow_tokens(self) -> int:
-        """Tokens of reasoning beyond the budget; below 0 while some are left of it."""
+        """Tokens of reasoning beyond the thinking budget; negative while some of it is left."""
         budget = self.request.thinking_tokens
         return -1 if budget is None else self.reasoning_tokens - budget
 
     def _closing(self) -> str:
-        """What ends the reasoning."""
+        """Returns the text that ends reasoning."""
         output = self.request.output
         return "" if output is None else layout_of(output).closing
 
     def _said(self) -> str:
-        """The script's next token: the next piece, or a word that depends on the prompt."""
+        """Returns the script's next token: the next piece, or a word that depends on the prompt."""
         index = self.said_tokens
         self.said_tokens += 1
         if not self.pieces:
@@ -102,7 +102,7 @@ class ScriptedRow:
         return f" {piece}" if turn and at == 0 else piece
 
     def progress(self, now_s: float) -> Progress:
-        """How far the prefill is; told now."""
+        """Returns the progress of the prefill, and records the time of the report."""
         self.told_s = now_s
         total_tokens = len(self.request.tokens)
         began_s = self.tally.prefill_began_s
@@ -114,7 +114,7 @@ class ScriptedRow:
         return Progress(self.request.uid, done_tokens, total_tokens)
 
     def delta(self, parts: Sequence[Part]) -> Delta:
-        """A delta that does not end the row."""
+        """Returns a delta that does not end the row."""
         return Delta(self.request.uid, tuple(parts), self.token_count, choice=self.choice)
 
     def last(
@@ -124,7 +124,7 @@ class ScriptedRow:
         parts: Sequence[Part] = (),
         error: str | None = None,
     ) -> Delta:
-        """The delta that ends the row; made once."""
+        """Returns the delta that ends the row; called once."""
         if finish in (FinishReason.STOP, FinishReason.LENGTH):
             rest = self.machine.finish(is_cut=finish is FinishReason.LENGTH)
             parts = [*parts, *self._waiting.attach(rest)]
@@ -144,7 +144,7 @@ class ScriptedRow:
         )
 
     def _usage(self, now_s: float) -> RowUsage:
-        """Of the request, all of whose choices have ended."""
+        """Returns the usage of the request, all of whose choices have ended."""
         tally = self.tally
         began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
         first_s = now_s if tally.first_token_s is None else tally.first_token_s
@@ -161,11 +161,11 @@ class ScriptedRow:
 
 
 def pieces_of(text: str) -> list[str]:
-    """The text, a token each."""
+    """Splits the text into tokens."""
     return [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
 
 
 def _certain(text: str, count: int) -> TokenLogprob:
-    """What is told of a token besides which there was none."""
+    """Returns the log probability of a token without alternatives."""
     token = Alternative(text, text.encode(), 0.0)
     return TokenLogprob(token, (token,) if count else ())

@@ -1,4 +1,4 @@
-"""What a scripted engine is told to do: a file of JSON."""
+"""The script of a scripted engine: a JSON file."""
 
 from pathlib import Path
 from typing import Literal
@@ -16,63 +16,62 @@ class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight_bytes: int = 1024**3
     context_tokens: int = 32_768
     kv_bytes_per_token: int = 0
-    """What the KV of a token is said to take; the lease bounds the cache by it."""
+    """Assumed size of a token's KV; the lease limits the cache by it."""
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a scripted engine does. All waits are in seconds; `None` switches a fault off."""
+    """Behaviour of a scripted engine. All waits are in seconds; `None` switches a fault off."""
 
     models: tuple[ScriptedModel, ...] = (ScriptedModel(),)
     text: str | None = None
-    """Said word by word to every request, which then ends. None: short words, one a token, which
-    depend on the prompt and the position, so that two requests can be told apart."""
+    """Output for every request, word by word. None means short words, one per token, which depend
+    on the prompt and the position, so that the outputs of two requests differ."""
     outputs: tuple[str, ...] = ()
-    """Outputs as models write them, with their markup: the first request's, the second's and so
-    on, and again from the first; some characters a token. Each choice of a request takes one. In
-    place of `text`."""
+    """Outputs as models write them, with their markup, a few characters per token: one for each
+    choice of a request, in order, and again from the first. Replaces `text`."""
     tokens: int | None = None
-    """Length of an answer to a request without max_tokens; default: the text, or 32."""
+    """Length of an output without max_tokens; default: the text, or 32."""
     max_rows: int | None = None
-    """In place of the agent's setting."""
+    """Replaces the agent's setting."""
     accept_delay_s: float = 0.0
-    """How long a request waits in the queue even when there is room."""
+    """Time that a request waits in the queue even if there is room."""
     first_token_delay_s: float = 0.0
     prefill_s_per_token: float = 0.0
-    """For each prompt token that the cache does not hold."""
+    """For each prompt token that is not cached."""
     progress_interval_s: float = 0.0
-    """How often the progress of a prefill is told; 0: never."""
+    """Interval of prefill progress reports; 0 means none."""
     token_interval_s: float = 0.0
-    """0: as fast as the engine steps."""
+    """0 means as fast as the engine steps."""
     load_delay_s: float = 0.0
     load_failure: str | None = None
-    """The sentence of a load that fails."""
+    """Message of a load that fails."""
     load_out_of_memory: bool = False
     """The load raises MemoryError."""
     unload_delay_s: float = 0.0
-    """How long the engine takes to free its memory; the agent kills one that takes too long."""
+    """Time that the engine takes to free its memory; the agent kills one that takes too long."""
     unload_failure: str | None = None
-    """The sentence of an unload that raises; the process ends with status 1."""
+    """Message of an unload that raises; the process ends with status 1."""
     wedge: bool = False
     """Requests are accepted and never get a token; the process stays healthy."""
     endless_step_s: float | None = None
-    """The first step with a request is told of as one that should take so long, and never ends."""
+    """The first step with a request is announced with this expected time, and never ends."""
     stall_after_tokens: int | None = None
-    """A row stops for good after so many tokens and can only be cancelled."""
+    """A row stalls for good after this many tokens and can only be cancelled."""
     crash_after_tokens: int | None = None
-    """The engine process dies as from kill -9 when a row has so many tokens."""
+    """The engine process dies as from kill -9 when a row has this many tokens."""
     step_failure_after_tokens: int | None = None
-    """`step` raises when a row has so many tokens."""
+    """`step` raises when a row has this many tokens."""
     step_failure_text: str = "The script asked for a step that fails."
-    """What it raises with, and `failing_command` too."""
+    """Message of that error, and of `failing_command`."""
     reset_failure: bool = False
-    """What the engine does after a step that failed raises, too."""
+    """The reset after a failed step raises as well."""
     failing_command: Literal["submit", "cancel", "set_lease", "clear_cache"] | None = None
     """That command raises."""
     cache: ScriptedCache = ScriptedCache()
 
 
 def read_script(path: Path | None) -> Script:
-    """The script in a JSON file, the default script for None. Raises `LoadError`."""
+    """Returns the script of a JSON file, the default script for None. Raises `LoadError`."""
     if path is None:
         return Script()
     try:
@@ -82,8 +81,8 @@ def read_script(path: Path | None) -> Script:
 
 
 def parse_script(text: str | bytes) -> Script:
-    """The script of a JSON text, the default script for an empty one. Raises `LoadError` naming
-    the field at fault."""
+    """Returns the script of a JSON text, the default script for an empty one. Raises `LoadError`
+    that names the field at fault."""
     if not text:
         return Script()
     try:
@@ -97,5 +96,5 @@ def parse_script(text: str | bytes) -> Script:
 
 
 def encode_script(script: Script) -> str:
-    """The script as `EngineSpec.script_json` carries it."""
+    """Returns the script as `EngineSpec.script_json`."""
     return msgspec.json.encode(script).decode()
