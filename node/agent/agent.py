@@ -20,7 +20,7 @@ from node.agent.warming import Warming
 from node.agent.watchdog import Watchdog
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
-from node.engines.residency_policy import WishList
+from node.engines.residency_policy import ResidencyPolicy
 from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
@@ -84,18 +84,18 @@ class Agent:
         )
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
+        self._residency = ResidencyPolicy(kind.settings)
+        self.awake = Awake(kind.settings.stay_awake)
         self._supervisor = Supervisor(
             store,
             budget,
             kind,
-            Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare),
+            self._residency,
+            Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare, self.awake),
         )
-        self._wishes = WishList(kind.settings)
-        self._supervisor.wishes = self._wishes.of
-        self.awake = self._supervisor.awake = Awake(kind.settings.stay_awake)
         self._watchdog = Watchdog(
             self._supervisor,
-            self._wishes,
+            self._residency,
             lambda: self._hub.is_watched,
             kind.settings.stall_timeout_s,
         )
@@ -215,7 +215,7 @@ class Agent:
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
-            rests=self._wishes.rests,
+            rests=self._residency.rests,
             pressure=reported_pressure(self._supervisor),
             broken=self._filter.broken(self._supervisor.broken),
         )
@@ -285,8 +285,8 @@ class Agent:
 
     def set_policies(self, policies: Policies) -> None:
         """Applies a router's policies for the residency of models."""
-        self._wishes.set(policies)
-        self._supervisor.on_wishes()
+        self._residency.set(policies)
+        self._supervisor.on_residency_change()
         self._on_change()
 
     async def warm(

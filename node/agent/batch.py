@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-from node.engines.slot import ModelAwaited
+from node.engines.lease import ModelAwaited
 from node.ipc.messages import Accepted, Delta, Progress
 
 Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited

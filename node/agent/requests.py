@@ -30,9 +30,10 @@ from node.agent.request_record import (
     shut_down,
 )
 from node.agent.warming import Warming
+from node.engines.lease import Lease
 from node.engines.row_stream import RowStream
 from node.engines.slot import EngineHandle
-from node.engines.supervisor import Lease, Supervisor
+from node.engines.supervisor import Supervisor
 from node.errors import (
     ContextTooLong,
     NodeError,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from node.engines.residency_policy import WishList
+from node.engines.residency_policy import ResidencyPolicy
 from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, NodeError, StartError, UnknownModel
 from node.protocol.lifecycle import POLICIES_LAPSE_S
@@ -39,12 +39,12 @@ class Watchdog:
     def __init__(
         self,
         supervisor: Supervisor,
-        wishes: WishList,
+        residency: ResidencyPolicy,
         is_watched: Callable[[], bool],
         stall_timeout_s: float,
     ) -> None:
         self._supervisor = supervisor
-        self._wishes = wishes
+        self._residency = residency
         self._is_watched = is_watched
         self._stall_timeout_s = stall_timeout_s
         self._progress: dict[str, EngineProgress] = {}
@@ -79,22 +79,22 @@ class Watchdog:
                 await self._unload(status)
 
     def _drop_silent_routers(self, now_s: float) -> None:
-        for router_id in self._wishes.lapse(now_s):
+        for router_id in self._residency.lapse(now_s):
             logger.warning(
                 "Router %s has been silent for %.0f s: its pins and keep-alives count no more.",
                 router_id,
                 POLICIES_LAPSE_S,
             )
-            self._supervisor.on_wishes()
+            self._supervisor.on_residency_change()
 
     def _load_pinned(self, statuses: tuple[ModelStatus, ...]) -> None:
-        if self._wishes.rests:
+        if self._residency.rests:
             for task in self._loading:
                 task.cancel()
         # A router loads the models that it has pinned.
         for status in statuses:
             is_due = status.state in _AT_REST and not status.leases and not status.retry_after_s
-            if status.name in self._wishes.pins and is_due:
+            if status.name in self._residency.pins and is_due:
                 task = asyncio.create_task(self._load(status.name))
                 self._loading.add(task)
                 task.add_done_callback(self._loading.discard)

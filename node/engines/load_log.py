@@ -8,13 +8,13 @@ logger = logging.getLogger(__name__)
 
 def quarters(name: str) -> Callable[[float], None]:
     """Returns a function that logs the progress of a load at each quarter."""
-    told = 0
+    logged = 0
 
-    def tell(fraction: float) -> None:
-        nonlocal told
+    def on_progress(fraction: float) -> None:
+        nonlocal logged
         quarter = int(fraction * 4)
-        if told < quarter < 4:
+        if logged < quarter < 4:
             logger.info("Loading %s: %d %%.", name, quarter * 25)
-        told = max(told, quarter)
+        logged = max(logged, quarter)
 
-    return tell
+    return on_progress

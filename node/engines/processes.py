@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,9 +14,9 @@ from node.engines.cache_events import CacheWatch
 from node.engines.link import ENGINE_MODULE, EngineLink
 from node.engines.load_log import quarters
 from node.engines.memory_budget import Budget, Leases
+from node.engines.reported_speed import reported_speed
 from node.engines.sizing import Plan, engine_spec, stored_choices
 from node.engines.slot import EngineHandle, EngineKind, Slot
-from node.engines.told_speed import told_speed
 from node.errors import LoadFailure
 from node.ipc.child_process import Spare
 from node.ipc.messages import (
@@ -30,13 +30,10 @@ from node.ipc.messages import (
 )
 from node.models.store import ModelEntry
 from node.protocol.messages import ModelState
+from serving.awake import Awake
+from serving.stay_awake import StayAwake
 
-LOAD_COOL_DOWN_S = 5.0
-LAST_COOL_DOWN_S = 300.0
-"""Longest wait after a failed load; it doubles at each failure in a row."""
 STOP_GRACE_S = 5.0
-PROGRESS_STEPS = 20
-"""Number of progress reports to routers per load."""
 SPARE_S = 3.0
 """Seconds after the start or a load until a spare process for the next load is started."""
 LEAST_CHUNK_TOKENS = 64
@@ -66,9 +63,11 @@ class Hooks:
     watch: CacheWatch = field(default_factory=CacheWatch)
     prepare: Prepare = nothing_to_prepare
     """Loads anything else that a model needs to serve. Raises `LoadFailure`."""
+    awake: Awake = field(default_factory=lambda: Awake(StayAwake.NEVER))
+    """Keeps the machine awake while models are leased or waited for."""
 
 
-class Engines:
+class EngineProcesses:
     """Owner of loads and stops, and of the memory lease of each engine."""
 
     def __init__(
@@ -81,15 +80,15 @@ class Engines:
     ) -> None:
         """`on_end` is called when a load is over or an engine has ended."""
         self.now_s = now_s
-        self.budget = budget
         self.pressure = Pressure.NONE
         self.pressure_since_s = now_s()
+        self.is_closing = False
+        self._budget = budget
         self._kind = kind
         self._hooks = hooks
         self._on_end = on_end
         self._leases = Leases(budget)
         self._chores: set[asyncio.Task[None]] = set()
-        self._closing = False
         # No number is used twice, not even over restarts: a request to unload may be as old.
         self._generation = time.time_ns() // 1000
         keeps_spare = kind.settings.spare_engine and kind.settings.engine not in WITHOUT_MLX
@@ -97,19 +96,16 @@ class Engines:
 
     def begin_load(self, slot: Slot, plan: Plan) -> None:
         """Raises `DoesNotFit`."""
-        self.budget.admit(slot.entry.name, plan.fixed, self._kind.settings.kv_cache_bytes)
-        slot.generation = self._generation = self._generation + 1
-        slot.progress = 0.0
-        slot.abandoned_s = None
-        # First, so that the slot keeps the name that memory was granted to.
-        slot.work = self._working(slot, self._load(slot, plan))
-        self.set(slot, ModelState.LOADING)
+        self._budget.admit(slot.entry.name, plan.fixed, self._kind.settings.kv_cache_bytes)
+        self._generation += 1
+        slot.begin_load(self._working(slot, self._load(slot, plan)), self._generation)
+        self._hooks.on_change()
 
     def stop_soon(self, slot: Slot) -> None:
         """Sends the engine no more requests, and stops it once its last lease has ended."""
         if slot.state is ModelState.READY and slot.handle is not None:
-            self.set(slot, ModelState.DRAINING)
-            slot.work = self._working(slot, self._stop(slot, slot.handle.link))
+            slot.begin_stop(self._working(slot, self._stop(slot, slot.handle.link)))
+            self._hooks.on_change()
 
     def _working(self, slot: Slot, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts a load or a stop. Its end is reported only once it is complete: an engine has its
@@ -123,19 +119,20 @@ class Engines:
             logger.error("A fault of the agent at %s.", slot.entry.name, exc_info=fault)
         # A task that is cancelled before its first step runs none of its own code.
         if slot.work is task and slot.state is ModelState.LOADING:
-            self._release(slot.entry.name)
-            self._loaded(slot, ModelState.ON_DISK, None)
+            self._end_load(slot, None)
         self._on_end()
 
-    def keep_spare(self, is_wanted: Callable[[], bool]) -> None:
+    def keep_spare(self, is_needed: Callable[[], bool]) -> None:
         """Starts a spare process for the next load, if one is likely."""
-        self._spare.refill(SPARE_S, is_wanted)
+        self._spare.refill(SPARE_S, is_needed)
 
-    def set(self, slot: Slot, state: ModelState, reason: str | None = None) -> None:
-        slot.state = state
-        slot.reason = reason
-        slot.since_unix_s = time.time()
-        self._hooks.on_change()
+    def set_pressure(self, level: Pressure, slots: Iterable[Slot]) -> None:
+        """Sends the level to the engines of the slots, and to those that are loaded later."""
+        self.pressure = level
+        self.pressure_since_s = self.now_s()
+        for slot in slots:
+            if slot.handle is not None:
+                slot.handle.link.set_pressure(level)
 
     async def settled(self) -> None:
         """Waits until every engine has the stored KV that the budget grants it, or has missed the
@@ -144,10 +141,10 @@ class Engines:
         with suppress(LoadFailure):
             await self._leases.settle()
 
-    async def close(self, slots: list[Slot], grace_s: float) -> None:
+    async def close(self, slots: Collection[Slot], grace_s: float) -> None:
         """Ends all loads and engines; kills an engine that has not ended after `grace_s`
         seconds."""
-        self._closing = True
+        self.is_closing = True
         work = [slot.work for slot in slots if slot.work is not None]
         for task in work:
             task.cancel()
@@ -162,36 +159,31 @@ class Engines:
         entry = slot.entry
         link = self._new_link(slot)
         started_s = self.now_s()
+        handle: EngineHandle | None = None
         # An unexpected error fails the load as well: an immediate retry could go on without end.
-        state = ModelState.FAILED
         reason: str | None = FAULT
-        slot.link = link
+        slot.connect(link)
         try:
             await self._leases.make_room()
             info = await self._started(link, self._spec(slot, plan), entry)
-            slot.handle = EngineHandle(entry, link, info)
-            slot.load_s = self.now_s() - started_s
-            state, reason = ModelState.READY, None
+            handle = EngineHandle(entry, link, info)
         except LoadFailure as exc:
             reason = exc.message
         except OSError as exc:
             reason = f"The engine process cannot be started: {exc}."
         except asyncio.CancelledError:
-            state, reason = ModelState.ON_DISK, None
+            reason = None
             raise
         finally:
-            if state is not ModelState.READY:
-                slot.link = None
-                self._release(entry.name)
-            self._loaded(slot, state, reason)
-        if slot.handle is not None:
-            self._move_in(slot.handle, plan)
-        elif reason is not None:
+            if handle is None:
+                self._end_load(slot, reason)
+        if handle is None:
             logger.error("Cannot load %s: %s", entry.name, reason)
+        else:
+            self._move_in(slot, handle, plan, self.now_s() - started_s)
 
     def _new_link(self, slot: Slot) -> EngineLink:
         entry = slot.entry
-        slot.cache_events.clear()
         link = EngineLink(
             on_progress=self._on_progress(slot),
             on_loaded=lambda info: self._hooks.watch.on_loaded(entry, info),
@@ -220,89 +212,84 @@ class Engines:
     def _spec(self, slot: Slot, plan: Plan) -> EngineSpec:
         spec = engine_spec(slot.entry, plan, self._kind.settings, self._kind.script_json)
         # A request warms the engine up by itself.
-        spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
-        return _in_smaller_chunks(spec, slot.overloads) if slot.overloads else spec
+        spec = msgspec.structs.replace(spec, warm_up=not slot.use.has_request)
+        overloads = slot.loads.overloads
+        return _in_smaller_chunks(spec, overloads) if overloads else spec
 
-    def _loaded(self, slot: Slot, state: ModelState, reason: str | None) -> None:
-        """Records the end of a load, successful or not."""
-        slot.work = None
-        slot.is_hurried = False
-        now_s = self.now_s()
-        if state is ModelState.FAILED:
-            slot.failures += 1
-            slot.cool_down_s = min(max(LOAD_COOL_DOWN_S, 2 * slot.cool_down_s), LAST_COOL_DOWN_S)
-            slot.retry_at_s = now_s + slot.cool_down_s
-        if state is ModelState.READY:
-            slot.cool_down_s = 0.0
-            slot.ready_s = slot.used_s = now_s
-            logger.info("Loaded %s in %.1f s.", slot.entry.name, slot.load_s)
-        self.set(slot, state, reason)
+    def _end_load(self, slot: Slot, reason: str | None) -> None:
+        """Ends a load that failed with `reason`, or that was cancelled."""
+        self._release(slot.entry.name)
+        if reason is None:
+            slot.cancel_load()
+        else:
+            slot.fail_load(reason, self.now_s())
+        self._hooks.on_change()
 
-    def _move_in(self, handle: EngineHandle, plan: Plan) -> None:
-        """Gives a new engine its share of stored KV."""
+    def _move_in(self, slot: Slot, handle: EngineHandle, plan: Plan, load_s: float) -> None:
+        """Completes a load, and gives the new engine its share of stored KV."""
         name = handle.entry.name
-        self.budget.correct(name, handle.info.weight_bytes)
+        slot.complete_load(handle, load_s, self.now_s())
+        logger.info("Loaded %s in %.1f s.", name, load_s)
+        self._hooks.on_change()
+        self._budget.correct(name, handle.info.weight_bytes)
         self._leases.join(name, handle.link, plan.fixed)
         if self.pressure is not Pressure.NONE:
             handle.link.set_pressure(self.pressure)
         self._settle()
-        stored_bytes = self.budget.lease(name).stored_kv_bytes
+        stored_bytes = self._budget.lease(name).stored_kv_bytes
         stored = stored_choices(stored_bytes, self._leases.tenants, self._kind.settings)
         for choice in (*plan.choices, *stored):
             logger.info("%s: %s", name, choice.line)
 
     def _release(self, name: str) -> None:
         self._hooks.watch.on_gone(name)
-        self.budget.release(name)
+        self._budget.release(name)
         self._leases.leave(name)
         self._settle()
 
     def _settle(self) -> None:
         """Starts to bring the engines to the leases that the budget grants, in the background."""
-        if not self._closing:
+        if not self.is_closing:
             self._leases.settle_soon()
 
     def _on_progress(self, slot: Slot) -> Callable[[float], None]:
         log_quarter = quarters(slot.entry.name)
 
-        def tell(fraction: float) -> None:
+        def on_progress(fraction: float) -> None:
             log_quarter(fraction)
-            is_news = int(fraction * PROGRESS_STEPS) > int(slot.progress * PROGRESS_STEPS)
-            slot.progress = fraction
-            if is_news:
+            if slot.set_progress(fraction):
                 self._hooks.on_change()
 
-        return tell
+        return on_progress
 
     def _on_cache_events(self, slot: Slot, events: tuple[CacheEvent, ...]) -> None:
-        slot.cache_events.update(event.kind.value for event in events)
+        slot.count(events)
         self._hooks.watch.on_cache_events(slot.entry.name, events)
 
     def _on_stats(self, slot: Slot, stats: EngineStats) -> None:
-        slot.speed = told_speed(stats) or slot.speed
-        if slot.handle is not None and self.budget.pin(slot.entry.name, stats.pinned_kv_bytes):
+        slot.set_speed(reported_speed(stats))
+        if slot.handle is not None and self._budget.pin(slot.entry.name, stats.pinned_kv_bytes):
             self._settle()
 
     async def _stop(self, slot: Slot, link: EngineLink) -> None:
         try:
-            await slot.idle.wait()
+            await slot.use.until_idle()
             if code := await link.stop(STOP_GRACE_S):
                 logger.error("The engine of %s ended with code %s.", slot.entry.name, code)
         finally:
-            slot.work = None
-            self._forget(slot)
+            self._end_engine(slot)
 
     def _on_died(self, slot: Slot, link: EngineLink) -> None:
         if slot.handle is None or slot.handle.link is not link:
             return
         # A stop in progress waits for its requests, which fail at once, and then ends by itself.
         if link.broken is not None and link.broken.is_overload:
-            slot.overloads += 1
+            slot.loads.overloaded()
         if slot.state is ModelState.READY:
             chore = asyncio.create_task(self._bury(slot.entry.name, link))
             self._chores.add(chore)
             chore.add_done_callback(self._chores.discard)
-            self._forget(slot)
+            self._end_engine(slot)
             self._on_end()
 
     async def _bury(self, name: str, link: EngineLink) -> None:
@@ -312,10 +299,10 @@ class Engines:
             return
         logger.error("The engine of %s ended with code %s; a request starts it again.", name, code)
 
-    def _forget(self, slot: Slot) -> None:
-        slot.handle = slot.link = None
+    def _end_engine(self, slot: Slot) -> None:
         self._release(slot.entry.name)
-        self.set(slot, ModelState.ON_DISK)
+        slot.end_engine()
+        self._hooks.on_change()
 
 
 def _in_smaller_chunks(spec: EngineSpec, overloads: int) -> EngineSpec:

@@ -4,13 +4,21 @@ routers."""
 from dataclasses import dataclass
 from math import inf
 
-from node.engines.slot import Wishes
 from node.protocol.lifecycle import POLICIES_LAPSE_S, Policies
 from node.settings import KEEP_ALIVE_S, Settings
 
 
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """Residency that people and routers want for one model."""
+
+    pinned: bool = False
+    keep_alive_s: float | None = None
+    """None keeps it without limit."""
+
+
 @dataclass(slots=True)
-class _Asked:
+class _RouterPolicies:
     """Policies of one router, and the time since which it has not repeated them."""
 
     policies: Policies
@@ -18,19 +26,19 @@ class _Asked:
     """Monotonic seconds; None until `lapse` has run."""
 
 
-class WishList:
+class ResidencyPolicy:
     """Owner of the routers' policies."""
 
     def __init__(self, settings: Settings) -> None:
         self._pins = frozenset(settings.pins)
         self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
-        self._asked: dict[str, _Asked] = {}
+        self._by_router: dict[str, _RouterPolicies] = {}
         """Policies by router id."""
 
     @property
     def rests(self) -> bool:
         """True if a router has the node under maintenance."""
-        return any(each.policies.rests for each in self._asked.values())
+        return any(each.policies.rests for each in self._by_router.values())
 
     @property
     def pins(self) -> frozenset[str]:
@@ -39,34 +47,34 @@ class WishList:
 
     def set(self, policies: Policies) -> None:
         """Replaces all policies of one router."""
-        self._asked.pop(policies.router_id, None)
+        self._by_router.pop(policies.router_id, None)
         if policies.models or policies.rests:
-            self._asked[policies.router_id] = _Asked(policies)
+            self._by_router[policies.router_id] = _RouterPolicies(policies)
 
     def lapse(self, now_s: float) -> tuple[str, ...]:
         """Drops the policies of routers that have not repeated them for too long; returns the ids
         of those routers."""
-        for each in self._asked.values():
+        for each in self._by_router.values():
             if each.since_s is None:
                 each.since_s = now_s
         gone = tuple(
             router_id
-            for router_id, each in self._asked.items()
+            for router_id, each in self._by_router.items()
             if each.since_s is not None and now_s - each.since_s >= POLICIES_LAPSE_S
         )
         for router_id in gone:
-            del self._asked[router_id]
+            del self._by_router[router_id]
         return gone
 
-    def of(self, name: str) -> Wishes:
+    def of(self, name: str) -> Residency:
         """Returns the residency of one model. If routers differ, the longest keep-alive applies;
         while the node rests, nothing is pinned."""
-        models = (each.policies.models for each in self._asked.values())
-        asked = [each[name] for each in models if name in each]
-        is_pinned = name in self._pins or any(each.pinned for each in asked)
+        models = (each.policies.models for each in self._by_router.values())
+        policies = [each[name] for each in models if name in each]
+        is_pinned = name in self._pins or any(each.pinned for each in policies)
         pinned = is_pinned and not self.rests
-        told_s = [each.keep_alive_s for each in asked if each.keep_alive_s is not None]
-        if told_s:
-            longest_s = max(inf if each == 0.0 else each for each in told_s)
-            return Wishes(pinned, None if longest_s == inf else longest_s)
-        return Wishes(pinned, self._keep_alives_s.get(name, self._keep_alives_s[""]))
+        keep_alives_s = [each.keep_alive_s for each in policies if each.keep_alive_s is not None]
+        if keep_alives_s:
+            longest_s = max(inf if each == 0.0 else each for each in keep_alives_s)
+            return Residency(pinned, None if longest_s == inf else longest_s)
+        return Residency(pinned, self._keep_alives_s.get(name, self._keep_alives_s[""]))

@@ -4,21 +4,25 @@ import asyncio
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from node.engines.cache_events import cache_status
 from node.engines.link import EngineLink
-from node.engines.memory_budget import Budget
+from node.engines.load_history import LoadHistory
+from node.engines.model_use import ModelUse
+from node.errors import LoadFailure
 from node.hardware import Machine
-from node.ipc.messages import Loaded
+from node.ipc.messages import CacheEvent, Loaded
 from node.models.store import ModelEntry
-from node.protocol.messages import ModelSpeed, ModelState, ModelStatus
+from node.protocol.messages import ModelSpeed, ModelState
 from node.settings import Settings
 
 LOAD_BYTES_PER_S = 1e9
 """Assumed read speed of a load until one has been measured."""
-WANTED_AGAIN_S = 600.0
+REUSE_HALF_LIFE_S = 600.0
 """Half-life, in seconds since its last request, of a model's chance to be requested again soon."""
+PROGRESS_STEPS = 20
+"""Number of progress reports to routers per load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,55 +53,118 @@ class EngineState:
     """Number of prefix cache events since the load, by kind."""
 
 
-@dataclass(slots=True, eq=False)
 class Slot:
-    """One model folder and its engine, if it has one."""
+    """One model folder and its engine, if it has one.
 
-    entry: ModelEntry
-    state: ModelState = ModelState.ON_DISK
-    since_unix_s: float = field(default_factory=time.time)
-    reason: str | None = None
-    retry_at_s: float = 0.0
-    cool_down_s: float = 0.0
-    """Wait after its last load; 0 unless that load failed."""
-    failures: int = 0
-    """Number of failed loads."""
-    overloads: int = 0
-    """Number of times its engine ended because one GPU command was too large."""
-    link: EngineLink | None = None
-    """Connection to its engine, loaded or not."""
-    handle: EngineHandle | None = None
-    work: asyncio.Task[None] | None = None
-    """The load or stop in progress."""
-    cache_events: Counter[str] = field(default_factory=Counter)
-    """Number of prefix cache events since the load, by kind."""
-    leases: int = 0
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting: dict[object, float] = field(default_factory=dict)
-    """Start of the wait, in monotonic seconds, for each request that waits for the model."""
-    is_hurried: bool = False
-    """True if a request has waited for this load, not only a load ahead of requests."""
-    abandoned_s: float | None = None
-    """Time at which the last request that waited for the load disconnected."""
-    generation: int = 0
-    """Number of its load, unique on this node."""
-    progress: float = 0.0
-    """Fraction of the load that is done, from 0 to 1."""
-    load_s: float | None = None
-    """Duration of its last load."""
-    speed: ModelSpeed | None = None
-    """Speed that its engines reported last."""
-    ready_s: float = 0.0
-    used_s: float = 0.0
-    """End of its last request, or of its load."""
+    States: on_disk -> loading -> ready -> draining -> on_disk, and loading -> failed. Others read
+    the fields; only the methods change them, so that state, link, handle and work always agree.
+    """
+
+    def __init__(self, entry: ModelEntry) -> None:
+        self.entry = entry
+        self.use = ModelUse()
+        self.loads = LoadHistory()
+        self.state = ModelState.ON_DISK
+        self.since_unix_s = time.time()
+        """Start of the state."""
+        self.reason: str | None = None
+        """Reason of the state, as a sentence, if the last load failed."""
+        self.link: EngineLink | None = None
+        """Connection to its engine, loaded or not."""
+        self.handle: EngineHandle | None = None
+        """Its engine once that is loaded."""
+        self.work: asyncio.Task[None] | None = None
+        """The load or stop in progress."""
+        self.progress = 0.0
+        """Fraction of the load that is done, from 0 to 1."""
+        self.cache_events: Counter[str] = Counter()
+        """Number of prefix cache events since the load, by kind."""
+        self.speed: ModelSpeed | None = None
+        """Speed that its engines reported last."""
+        self.ready_s = 0.0
+        """Time at which its engine was loaded."""
+
+    # --- transitions -------------------------------------------------------------------------
+
+    def renew(self, entry: ModelEntry) -> None:
+        """Takes over another entry for the same folder, unless an engine uses the present one."""
+        if self.handle is None and self.work is None:
+            self.entry = entry
+
+    def begin_load(self, work: asyncio.Task[None], generation: int) -> None:
+        self.work = work
+        self.progress = 0.0
+        self.loads.begin(generation)
+        self.use.begin_load()
+        self._enter(ModelState.LOADING)
+
+    def connect(self, link: EngineLink) -> None:
+        """Sets the connection to the engine of the load in progress."""
+        self.link = link
+        self.cache_events.clear()
+
+    def complete_load(self, handle: EngineHandle, load_s: float, now_s: float) -> None:
+        self.handle = handle
+        self.work = None
+        self.ready_s = now_s
+        self.loads.succeeded(load_s)
+        self.use.end_load(now_s)
+        self._enter(ModelState.READY)
+
+    def fail_load(self, reason: str, now_s: float) -> None:
+        self.link = self.work = None
+        self.loads.failed(now_s)
+        self.use.end_load(None)
+        self._enter(ModelState.FAILED, reason)
+
+    def cancel_load(self) -> None:
+        self.link = self.work = None
+        self.use.end_load(None)
+        self._enter(ModelState.ON_DISK)
+
+    def begin_stop(self, work: asyncio.Task[None]) -> None:
+        self.work = work
+        self._enter(ModelState.DRAINING)
+
+    def end_engine(self) -> None:
+        """Removes the engine after it was stopped or has died."""
+        self.handle = self.link = self.work = None
+        self._enter(ModelState.ON_DISK)
+
+    def forgive(self) -> None:
+        """Ends the cool-down after a failed load."""
+        self.loads.forgive()
+        self._enter(ModelState.ON_DISK)
+
+    def _enter(self, state: ModelState, reason: str | None = None) -> None:
+        self.state = state
+        self.reason = reason
+        self.since_unix_s = time.time()
+
+    # --- reports of the engine ---------------------------------------------------------------
+
+    def set_progress(self, fraction: float) -> bool:
+        """Returns True if routers are to be told of it."""
+        is_step = int(fraction * PROGRESS_STEPS) > int(self.progress * PROGRESS_STEPS)
+        self.progress = fraction
+        return is_step
+
+    def count(self, events: Iterable[CacheEvent]) -> None:
+        self.cache_events.update(event.kind.value for event in events)
+
+    def set_speed(self, speed: ModelSpeed | None) -> None:
+        """Keeps the last speed if there is no new one."""
+        self.speed = speed or self.speed
+
+    # --- views -------------------------------------------------------------------------------
 
     @property
     def is_used(self) -> bool:
         """True if it has an engine, or a load or stop is running or awaited."""
-        return bool(self.handle or self.work or self.waiting)
+        return bool(self.handle or self.work or self.use.waiting)
 
     @property
-    def is_leaving(self) -> bool:
+    def is_unloading(self) -> bool:
         """True if its engine is ending: it is being unloaded, or its load is cancelled."""
         is_cancelled = self.work is not None and self.work.cancelling() > 0
         return self.state is ModelState.DRAINING or (
@@ -106,92 +173,29 @@ class Slot:
 
     def idle_s(self, now_s: float) -> float | None:
         """Seconds without a request; None while it is not loaded, is leased or is waited for."""
-        if self.state is not ModelState.READY or self.leases or self.waiting:
+        if self.state is not ModelState.READY or self.use.leases or self.use.waiting:
             return None
-        return max(0.0, now_s - self.used_s)
+        return max(0.0, now_s - self.use.used_s)
 
     def value_s(self, now_s: float) -> float:
         """Expected cost of unloading the model, in seconds: its load, and the prefill of KV that is
         cached in memory alone, weighted by the chance that the model is requested again."""
-        reload_s = self.load_s or self.entry.weight_bytes / LOAD_BYTES_PER_S
+        reload_s = self.loads.load_s or self.entry.weight_bytes / LOAD_BYTES_PER_S
         if self.handle is not None:
-            reload_s += _again_s(self.handle)
-        return reload_s * math.pow(0.5, (self.idle_s(now_s) or 0.0) / WANTED_AGAIN_S)
+            reload_s += _recompute_s(self.handle)
+        return reload_s * math.pow(0.5, (self.idle_s(now_s) or 0.0) / REUSE_HALF_LIFE_S)
+
+    def failure(self, now_s: float) -> LoadFailure:
+        """The error for a request while the last load has failed."""
+        failure = LoadFailure(f"{self.entry.name} could not be loaded: {self.reason}")
+        failure.retry_after_s = max(1, math.ceil(self.loads.retry_at_s - now_s))
+        return failure
 
 
-def _again_s(handle: EngineHandle) -> float:
+def _recompute_s(handle: EngineHandle) -> float:
+    """Returns the prefill time of KV that only the memory of the engine has."""
     stats, each_bytes = handle.link.stats, handle.info.stored_bytes_per_token
     if stats is None or not each_bytes or not stats.prefill_rates:
         return 0.0
     alone_bytes = max(0, stats.stored_kv_bytes - stats.disk_kv_bytes)
     return alone_bytes / each_bytes / stats.prefill_rates[0].tokens_per_s
-
-
-ANOTHER_IN_USE = "another model is in use"
-BEING_UNLOADED = "it is being unloaded"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAwaited:
-    """A request waits for its model."""
-
-    name: str
-    progress: float
-    """Fraction of the load that is done, from 0 to 1."""
-    held_by: str | None = None
-    """Reason, in words, why its load has not begun."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """Residency that people and routers want for one model."""
-
-    pinned: bool = False
-    keep_alive_s: float | None = None
-    """None keeps it without limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Memory that a model needs and requests that it serves at once, unless its engine reports
-    others."""
-
-    memory_bytes: int
-    max_rows: int
-
-
-def model_status(
-    entry: ModelEntry, slot: Slot, budget: Budget, wishes: Wishes, sizes: Sizes, now_s: float
-) -> ModelStatus:
-    """Returns the model's status as routers receive it."""
-    handle = slot.handle
-    is_loading = slot.state is ModelState.LOADING
-    is_failed = slot.state is ModelState.FAILED
-    return ModelStatus(
-        name=entry.name,
-        state=slot.state,
-        weight_bytes=entry.weight_bytes if handle is None else handle.info.weight_bytes,
-        context_tokens=entry.context_tokens if handle is None else handle.info.context_tokens,
-        active_requests=0 if handle is None else handle.link.open_rows,
-        max_rows=handle.info.max_rows if handle else sizes.max_rows,
-        since_unix_s=slot.since_unix_s,
-        reason=slot.reason,
-        retry_after_s=max(0.0, slot.retry_at_s - now_s) if is_failed else 0.0,
-        progress=slot.progress if is_loading else None,
-        generation=slot.generation,
-        leases=slot.leases + len(slot.waiting),
-        idle_s=slot.idle_s(now_s),
-        work_tokens=0 if handle is None else handle.link.work_tokens,
-        pinned=wishes.pinned,
-        keep_alive_s=wishes.keep_alive_s,
-        disk_bytes=entry.disk_bytes,
-        memory_bytes=sizes.memory_bytes,
-        load_s=slot.load_s,
-        speed=slot.speed,
-        capabilities=entry.capabilities,
-        tool_parser=entry.formats.tool_calls,
-        reasoning_parser=entry.formats.reasoning,
-        cache=None
-        if handle is None
-        else cache_status(budget.lease(handle.entry.name), handle.info, handle.link.stats),
-    )

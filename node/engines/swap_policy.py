@@ -16,7 +16,7 @@ retry."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SwapRules:
     """Limits of the swap policy."""
 
     min_residency_s: float
@@ -27,7 +27,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class ResidentModel:
     """A model that occupies memory."""
 
     name: str
@@ -41,13 +41,13 @@ class Resident:
     """Expected cost of unloading it, in seconds."""
     pinned: bool = False
 
-    def may_leave_s(self, rules: Rules) -> float:
+    def movable_at_s(self, rules: SwapRules) -> float:
         """Earliest time at which it may be unloaded."""
         return self.ready_s + rules.min_residency_s
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class LoadingModel:
     """A model that is being loaded."""
 
     name: str
@@ -57,7 +57,7 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AwaitedModel:
     """A model that requests wait for, and that is neither loaded nor being loaded."""
 
     name: str
@@ -67,21 +67,21 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Models that occupy memory and models that need it. `leaving_bytes` is occupied by models that
-    are being unloaded."""
+class MemoryView:
+    """Models that occupy memory and models that need it. `unloading_bytes` are occupied by models
+    that are being unloaded."""
 
     total_bytes: int
-    residents: Sequence[Resident]
-    coming: Sequence[Coming]
-    wanted: Sequence[Wanted]
-    leaving_bytes: int = 0
+    residents: Sequence[ResidentModel]
+    loading: Sequence[LoadingModel]
+    awaited: Sequence[AwaitedModel]
+    unloading_bytes: int = 0
 
     @property
     def free_bytes(self) -> int:
-        had_bytes = sum(each.memory_bytes for each in self.residents)
-        had_bytes += sum(each.memory_bytes for each in self.coming)
-        return self.total_bytes - self.leaving_bytes - had_bytes
+        occupied_bytes = sum(each.memory_bytes for each in self.residents)
+        occupied_bytes += sum(each.memory_bytes for each in self.loading)
+        return self.total_bytes - self.unloading_bytes - occupied_bytes
 
     @property
     def most_bytes(self) -> int:
@@ -90,7 +90,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SwapDecision:
     """Actions to take now, and the time of the next decision if nothing changes before."""
 
     load: str | None = None
@@ -102,36 +102,36 @@ class Step:
     """Loaded models that accept no new requests, so that they become idle."""
     hopeless: tuple[str, ...] = ()
     """Awaited models for which there will never be enough memory."""
-    held: frozenset[str] = frozenset()
+    blocked: frozenset[str] = frozenset()
     """Awaited models whose memory is in use by others; the rest fit as soon as engines have
     ended."""
-    look_s: float = inf
+    next_s: float = inf
 
 
-def next_step(memory: Memory, rules: Rules, now_s: float) -> Step:
+def decide(memory: MemoryView, rules: SwapRules, now_s: float) -> SwapDecision:
     """Serves the awaited models in the order of their oldest requests. Those behind one that has to
     wait are loaded only if they take no memory from it."""
-    queue = sorted(memory.wanted, key=lambda each: each.since_s)
+    queue = sorted(memory.awaited, key=lambda each: each.since_s)
     hopeless = tuple(each.name for each in queue if each.memory_bytes > memory.most_bytes)
     queue = [each for each in queue if each.name not in hopeless]
     if queue and queue[0].memory_bytes <= memory.free_bytes:
-        return Step(load=queue[0].name)
-    soon_bytes = memory.free_bytes + memory.leaving_bytes
+        return SwapDecision(load=queue[0].name)
+    soon_bytes = memory.free_bytes + memory.unloading_bytes
     needed_bytes = queue[0].memory_bytes - soon_bytes if queue else 0
     # Where memory is short, abandoned loads give way to awaited ones.
-    patience_s = 0.0 if needed_bytes > 0 else ABANDONED_S
-    cancel, cancel_look_s = _abandoned(memory.coming, patience_s, now_s)
-    cancelled_bytes = sum(each.memory_bytes for each in memory.coming if each.name in cancel)
+    grace_s = 0.0 if needed_bytes > 0 else ABANDONED_S
+    cancel, cancel_next_s = _abandoned(memory.loading, grace_s, now_s)
+    cancelled_bytes = sum(each.memory_bytes for each in memory.loading if each.name in cancel)
     since_s = queue[0].since_s if queue else inf
-    left = _make_room(memory.residents, needed_bytes - cancelled_bytes, since_s, rules, now_s)
+    freed = _make_room(memory.residents, needed_bytes - cancelled_bytes, since_s, rules, now_s)
     soon_bytes += cancelled_bytes
-    soon_bytes += sum(each.memory_bytes for each in memory.residents if each.name in left.unload)
-    held = _beyond(queue, soon_bytes)
-    look_s = min(cancel_look_s, left.look_s)
-    return Step(None, left.unload, cancel, left.closed, hopeless, held, look_s)
+    soon_bytes += sum(each.memory_bytes for each in memory.residents if each.name in freed.unload)
+    blocked = _beyond(queue, soon_bytes)
+    next_s = min(cancel_next_s, freed.next_s)
+    return SwapDecision(None, freed.unload, cancel, freed.closed, hopeless, blocked, next_s)
 
 
-def _beyond(queue: Sequence[Wanted], room_bytes: int) -> frozenset[str]:
+def _beyond(queue: Sequence[AwaitedModel], room_bytes: int) -> frozenset[str]:
     """Returns the models for which no memory is left after the ones before them in the queue."""
     ends = accumulate(each.memory_bytes for each in queue)
     pairs = zip(queue, ends, strict=True)
@@ -139,41 +139,47 @@ def _beyond(queue: Sequence[Wanted], room_bytes: int) -> frozenset[str]:
 
 
 def _abandoned(
-    coming: Iterable[Coming], after_s: float, now_s: float
+    loading: Iterable[LoadingModel], after_s: float, now_s: float
 ) -> tuple[tuple[str, ...], float]:
     """Returns the loads that no request has waited for since `after_s`, and the time at which the
     next one becomes due."""
-    due, look_s = [], inf
-    for each in coming:
+    due, next_s = [], inf
+    for each in loading:
         if each.abandoned_s is not None:
             end_s = each.abandoned_s + after_s
             if end_s <= now_s:
                 due.append(each.name)
             else:
-                look_s = min(look_s, end_s)
-    return tuple(due), look_s
+                next_s = min(next_s, end_s)
+    return tuple(due), next_s
 
 
 def _make_room(
-    residents: Sequence[Resident], needed_bytes: int, since_s: float, rules: Rules, now_s: float
-) -> Step:
+    residents: Sequence[ResidentModel],
+    needed_bytes: int,
+    since_s: float,
+    rules: SwapRules,
+    now_s: float,
+) -> SwapDecision:
     """Frees memory for a model that has been waited for since `since_s`."""
     if needed_bytes <= 0:
-        return Step()
+        return SwapDecision()
     movable = [each for each in residents if not each.pinned]
-    idle = [each for each in movable if not each.leases and each.may_leave_s(rules) <= now_s]
+    idle = [each for each in movable if not each.leases and each.movable_at_s(rules) <= now_s]
     if unload := cheapest(idle, needed_bytes):
-        return Step(unload=tuple(each.name for each in unload))
-    claimed = cheapest(movable, needed_bytes)
+        return SwapDecision(unload=tuple(each.name for each in unload))
+    chosen = cheapest(movable, needed_bytes)
     overdue_s = since_s + rules.max_swap_wait_s
     closed = frozenset(
-        each.name for each in claimed if max(overdue_s, each.may_leave_s(rules)) <= now_s
+        each.name for each in chosen if max(overdue_s, each.movable_at_s(rules)) <= now_s
     )
-    times = (overdue_s, *(each.may_leave_s(rules) for each in movable))
-    return Step(closed=closed, look_s=min((each for each in times if each > now_s), default=inf))
+    times = (overdue_s, *(each.movable_at_s(rules) for each in movable))
+    return SwapDecision(
+        closed=closed, next_s=min((each for each in times if each > now_s), default=inf)
+    )
 
 
-def cheapest(candidates: Iterable[Resident], needed_bytes: int) -> tuple[Resident, ...]:
+def cheapest(candidates: Iterable[ResidentModel], needed_bytes: int) -> tuple[ResidentModel, ...]:
     """Returns the models with the least value per byte that together have `needed_bytes`; none if
     all together have less. Models that are not needed after all are left out, the most valuable
     first."""

@@ -11,7 +11,7 @@ from starlette.types import Send
 
 from node.agent.batch import Batch, Batches
 from node.dialects.base import Collected, Writer
-from node.engines.slot import ModelAwaited
+from node.engines.lease import ModelAwaited
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, Progress, RowUsage
 from node.protocol import comments
@@ -151,8 +151,8 @@ def prompt_headers(counts: Accepted | RowUsage) -> Headers:
 
 
 def _awaited_comment(awaited: ModelAwaited) -> bytes:
-    if awaited.held_by is not None:
-        return comments.waiting_for(awaited.name, awaited.held_by)
+    if awaited.blocked_by is not None:
+        return comments.waiting_for(awaited.name, awaited.blocked_by)
     return comments.loading(awaited.name, awaited.progress)
 
 

@@ -18,7 +18,7 @@ from node.agent.watchdog import UNWATCHED_S, Watchdog
 from node.app import ScriptedStore
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
-from node.engines.residency_policy import WishList
+from node.engines.residency_policy import ResidencyPolicy
 from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
 from node.errors import EngineDied, LoadFailure, UnknownModel
@@ -247,7 +247,7 @@ class Witness:
         self.seen["sweep" if order.by_itself else "idle" if order.min_idle_s else "order"] += 1
         least_s = order.min_idle_s
         if order.by_itself:
-            keep_alive_s = self._node.wishes.of(model.name).keep_alive_s
+            keep_alive_s = self._node.residency.of(model.name).keep_alive_s
             assert keep_alive_s is not None, "it was to stay for ever"
             least_s = keep_alive_s
             assert order.is_alone, "a router should have done it"
@@ -346,11 +346,11 @@ class PlayedNode:
         """By router, as told last."""
         kind = EngineKind(self.settings, MACHINE)
         hooks = Hooks(self.on_change)
-        self.supervisor = Supervisor(self.store, Budget(self.budget_bytes), kind, hooks)
+        self.residency = ResidencyPolicy(self.settings)
+        budget = Budget(self.budget_bytes)
+        self.supervisor = Supervisor(self.store, budget, kind, self.residency, hooks)
         self.supervisor.now_s = self.clock.time
-        self.wishes = WishList(self.settings)
-        self.supervisor.wishes = self.wishes.of
-        self.watchdog = Watchdog(self.supervisor, self.wishes, lambda: self.is_watched, STALL_S)
+        self.watchdog = Watchdog(self.supervisor, self.residency, lambda: self.is_watched, STALL_S)
         self.watched_s = self.clock.now_s
         self.disk = Disk(self.store, self.supervisor, self.on_change)
         self.disk.pulls = PlayedPulls(self)
@@ -384,7 +384,7 @@ class PlayedNode:
             models=self.disk.with_pulls(self.supervisor.status()),
             min_residency_s=self.min_residency_s,
             max_swap_wait_s=self.settings.max_swap_wait_s,
-            rests=self.wishes.rests,
+            rests=self.residency.rests,
         )
 
     def is_pinned(self, model: str) -> bool:
@@ -449,6 +449,6 @@ class PlayedNode:
         models = policies.models.items()
         self.pins[policies.router_id] = {name for name, each in models if each.pinned}
         self.rests[policies.router_id] = policies.rests
-        self.wishes.set(policies)
-        self.supervisor.on_wishes()
+        self.residency.set(policies)
+        self.supervisor.on_residency_change()
         self.on_change()

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 import pytest
 
-from node.engines.processes import LOAD_COOL_DOWN_S
+from node.engines.load_history import LOAD_COOL_DOWN_S
 from node.protocol.lifecycle import PATH_SHARE
 from node.protocol.messages import PATH_STATUS, ModelState, StatusEvent, encode_status
 from router.commands.client import AdminClient, CommandFailed

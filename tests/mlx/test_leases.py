@@ -9,6 +9,7 @@ import pytest
 
 from node.engines.link import EngineLink
 from node.engines.memory_budget import Budget
+from node.engines.residency_policy import ResidencyPolicy
 from node.engines.sizing import Room, needed_bytes
 from node.engines.slot import EngineHandle, EngineKind
 from node.engines.supervisor import Supervisor
@@ -37,7 +38,9 @@ async def supervising(home: Path, disk_bytes: int) -> AsyncIterator[Supervisor]:
     room = Room(64 * GIB, 0, has_gpu=False)
     fixed_bytes = sum(needed_bytes(entry, room, settings) for entry in store.list())
     kind = EngineKind(settings, Machine("x", 64 * GIB))
-    supervisor = Supervisor(store, Budget(fixed_bytes + LEFT_BYTES), kind)
+    supervisor = Supervisor(
+        store, Budget(fixed_bytes + LEFT_BYTES), kind, ResidencyPolicy(settings)
+    )
     try:
         async with asyncio.timeout(WAIT_S):
             await supervisor.refresh()

@@ -130,8 +130,7 @@ class PrefixCache:
     # --- reuse -----------------------------------------------------------------------------
 
     def match(self, tokens: Tokens, limit_tokens: int, salt: int = 0) -> Hit:
-        """Returns the longest usable prefix of a prompt, of at most `limit_tokens`. Changes
-        nothing."""
+        """Returns the longest usable prefix of at most `limit_tokens`. Changes nothing."""
         walk = self._index.walk(tokens[: max(limit_tokens, 0)], salt)
         node = disk_node = self._index.root
         hit_tokens = disk_tokens = disk_bytes = 0
@@ -152,8 +151,7 @@ class PrefixCache:
         return Hit(hit_tokens, disk_tokens, disk_bytes, node, disk_node)
 
     def _snapshot_bytes_to_read(self, node: Node, end: int) -> int | None:
-        """Returns the bytes to read in order to continue after `end` tokens, inside or at the end
-        of the node; None if no prompt can continue there."""
+        """Returns the bytes to read to continue after `end` tokens; None if that is impossible."""
         if not self._config.needs_snapshot:
             return 0
         if end < node.end:
@@ -226,9 +224,9 @@ class PrefixCache:
         uid: str,
         salt: int = 0,
     ) -> int:
-        """Stores the KV of all `tokens`, as far as it is not in memory yet, and the snapshot at
-        their end unless there is one. Returns how many of the tokens are covered in memory: all, or
-        fewer if there is no room, and then nothing was stored."""
+        """Stores the KV of all `tokens`, and the snapshot at their end, as far as they are not in
+        memory. Returns how many of the tokens are in memory: fewer than all if there is no room,
+        and then nothing was stored."""
         walk = self._index.walk(tokens, salt)
         if self._storing and len(tokens) > 0:
             if walk.ends_at_snapshot(len(tokens)):

@@ -21,9 +21,10 @@ from node.agent.request_record import Job, Sender
 from node.app import ScriptedStore, scripted_entries
 from node.dialects.chat.body import read_chat
 from node.engine.scripted.script import Script, ScriptedModel, encode_script
+from node.engines.lease import ModelAwaited
 from node.engines.link import EngineLink
 from node.engines.memory_budget import Budget
-from node.engines.slot import EngineKind, ModelAwaited
+from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
 from node.errors import (
     BadRequest,
@@ -426,9 +427,9 @@ async def test_what_routers_want_counts_at_once(monkeypatch: pytest.MonkeyPatch)
     pinned: list[bool] = []
 
     def look(supervisor: Supervisor) -> None:
-        pinned.append(supervisor.wishes("scripted").pinned)
+        pinned.append(supervisor._residency.of("scripted").pinned)
 
-    monkeypatch.setattr(Supervisor, "on_wishes", look)
+    monkeypatch.setattr(Supervisor, "on_residency_change", look)
     async with running() as agent:
         agent.set_policies(Policies("router", {"scripted": ModelPolicy(pinned=True)}))
         assert pinned == [True]

@@ -3,42 +3,44 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
 from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Watchdog
 from node.engine.scripted.script import Script
-from node.engines.residency_policy import WishList
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.long_step import PATIENCE, LongStepWatch
 from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
-from node.settings import Settings
 from serving.units import GIB
-from tests.node.engines.test_supervisor import World, world
+from tests.node.engines.test_supervisor import World
+from tests.node.engines.test_supervisor import world as any_world
 
 KEEP_ALIVE_S = 100.0
 STALL_S = 50.0
 WAIT_S = 20.0
 
 
+def world(script: Script | None = None, **fields: Any) -> AbstractAsyncContextManager[World]:
+    return any_world(script, keep_alives=(("", KEEP_ALIVE_S),), **fields)
+
+
 class Watched:
     """A world, its clock, and its caretaker."""
 
-    def __init__(self, it: World, *, is_watched: bool = False, pins: tuple[str, ...] = ()) -> None:
+    def __init__(self, it: World, *, is_watched: bool = False) -> None:
         self.late_s = 0.0
         supervisor = it.supervisor
         real_s = supervisor.now_s
         supervisor.now_s = lambda: real_s() + self.late_s
-        settings = Settings(Path("/nowhere"), pins=pins, keep_alives=(("", KEEP_ALIVE_S),))
-        self.wishes = WishList(settings)
-        supervisor.wishes = self.wishes.of
+        self.residency = it.residency
         self.is_watched = is_watched
         self._it = it
-        self.watchdog = Watchdog(supervisor, self.wishes, lambda: self.is_watched, STALL_S)
+        self.watchdog = Watchdog(supervisor, self.residency, lambda: self.is_watched, STALL_S)
 
     async def look_after(self, seconds: float) -> ModelState:
         """A round so much later."""
@@ -88,19 +90,19 @@ async def test_a_model_that_serves_is_not_idle() -> None:
 
 
 async def test_a_pinned_model_is_loaded_and_stays() -> None:
-    async with world() as it:
-        node = Watched(it, pins=("scripted",))
+    async with world(pins=("scripted",)) as it:
+        node = Watched(it)
         await node.watchdog.check()
         await it.until(ModelState.READY)
         assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
 
 
 async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_unloaded() -> None:
-    async with world() as it:
-        node = Watched(it, is_watched=True, pins=("scripted",))
+    async with world(pins=("scripted",)) as it:
+        node = Watched(it, is_watched=True)
         await node.watchdog.check()
         await asyncio.wait(node.watchdog._loading)
-        node.wishes.set(Policies("r", {}, rests=True))
+        node.residency.set(Policies("r", {}, rests=True))
         (before,) = it.supervisor.status()
         assert not before.pinned
         await it.supervisor.unload(await it.entry(), before.generation)
@@ -108,17 +110,17 @@ async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_un
             assert await node.look_after(5.0) is ModelState.ON_DISK
             assert not node.watchdog._loading
         assert it.supervisor.status()[0].generation == before.generation
-        node.wishes.set(Policies("r", {}))
+        node.residency.set(Policies("r", {}))
         await node.watchdog.check()
         await it.until(ModelState.READY)
 
 
 async def test_a_load_of_a_pin_ends_where_the_node_is_to_rest() -> None:
-    async with world(Script(load_delay_s=60.0)) as it:
-        node = Watched(it, is_watched=True, pins=("scripted",))
+    async with world(Script(load_delay_s=60.0), pins=("scripted",)) as it:
+        node = Watched(it, is_watched=True)
         await node.watchdog.check()
         await it.until(ModelState.LOADING)
-        node.wishes.set(Policies("r", {}, rests=True))
+        node.residency.set(Policies("r", {}, rests=True))
         await node.watchdog.check()
         await asyncio.wait(node.watchdog._loading)
         assert it.supervisor.status()[0].leases == 0
@@ -128,7 +130,7 @@ async def test_the_pin_of_a_router_that_vanishes_lapses_and_the_model_may_leave(
     async with world() as it:
         node = Watched(it)
         await it.touch()
-        node.wishes.set(Policies("r", {"scripted": ModelPolicy(pinned=True)}))
+        node.residency.set(Policies("r", {"scripted": ModelPolicy(pinned=True)}))
         assert await node.look_after(0.0) is ModelState.READY
         assert await node.look_after(POLICIES_LAPSE_S - 10.0) is ModelState.READY
         assert await node.look_after(20.0) is ModelState.ON_DISK
@@ -179,7 +181,7 @@ async def test_a_load_that_hangs_is_ended_and_who_waits_is_told() -> None:
         link = None
         while link is None or link.pid is None:
             await asyncio.sleep(0)
-            link = it.supervisor._slot(await it.entry()).link
+            link = it.supervisor._slots.of(await it.entry()).link
         os.kill(link.pid, signal.SIGSTOP)
         assert await node.look_after(0.0) is ModelState.LOADING
         assert await node.look_after(LOAD_STALL_S - 10.0) is ModelState.LOADING
@@ -192,8 +194,8 @@ async def test_a_load_that_hangs_is_ended_and_who_waits_is_told() -> None:
 async def test_why_a_pinned_model_is_not_loaded_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with world(budget_bytes=GIB) as it:
-        node = Watched(it, pins=("scripted",))
+    async with world(budget_bytes=GIB, pins=("scripted",)) as it:
+        node = Watched(it)
         for _ in range(3):
             await node.watchdog.check()
             await asyncio.wait(node.watchdog._loading)

@@ -5,12 +5,8 @@ import pytest
 
 from node.engine.scripted.script import Script
 from node.engines.link import EngineLink
-from node.engines.processes import (
-    LAST_COOL_DOWN_S,
-    LEAST_CHUNK_TOKENS,
-    LOAD_COOL_DOWN_S,
-    _in_smaller_chunks,
-)
+from node.engines.load_history import LAST_COOL_DOWN_S, LOAD_COOL_DOWN_S
+from node.engines.processes import LEAST_CHUNK_TOKENS, _in_smaller_chunks
 from node.errors import EngineDied, LoadFailure
 from node.ipc.child_process import ChildProcess
 from node.ipc.generate import GenerateRequest
@@ -22,8 +18,8 @@ from tests.node.engines.test_supervisor import world
 async def test_a_load_that_is_cancelled_before_its_first_step_leaves_the_model_on_disk() -> None:
     async with world(Script(load_delay_s=0.0)) as it:
         await it.entry()
-        it.supervisor.begin_load("scripted")
-        it.supervisor.cancel_load("scripted")
+        it.supervisor._swapper._load("scripted")
+        it.supervisor._swapper._cancel("scripted")
         await it.until(ModelState.ON_DISK)
         assert it.supervisor.budget.leased_bytes == 0
         await it.touch()
@@ -61,8 +57,8 @@ async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
             now_s += wait_s - 0.1
             assert await fail() == pytest.approx(0.1)
             now_s += 0.1
-        slot = it.supervisor._slot(entry)
-        slot.cool_down_s = LAST_COOL_DOWN_S - 1.0
+        slot = it.supervisor._slots.of(entry)
+        slot.loads.cool_down_s = LAST_COOL_DOWN_S - 1.0
         assert await fail() == pytest.approx(LAST_COOL_DOWN_S)
         # Who asks for a load itself is not made to wait, and what fails again still cools down.
         it.supervisor.retry_now(entry)
@@ -74,10 +70,10 @@ async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
 
 async def test_a_load_that_succeeds_ends_the_cooling_down() -> None:
     async with world() as it:
-        slot = it.supervisor._slot(await it.entry())
-        slot.cool_down_s = LAST_COOL_DOWN_S
+        slot = it.supervisor._slots.of(await it.entry())
+        slot.loads.cool_down_s = LAST_COOL_DOWN_S
         await it.touch()
-        assert slot.cool_down_s == 0.0
+        assert slot.loads.cool_down_s == 0.0
 
 
 async def test_an_engine_whose_gpu_had_too_much_to_do_is_started_with_smaller_chunks(
@@ -104,9 +100,9 @@ async def test_an_engine_whose_gpu_had_too_much_to_do_is_started_with_smaller_ch
                     await row.answered()
                     await row.next()
                 await it.until(ModelState.ON_DISK)
-            slot = it.supervisor._slot(await it.entry())
+            slot = it.supervisor._slots.of(await it.entry())
         assert chunks == [chunks[0] // share for share in shares]
-        assert slot.failures == 0
+        assert slot.loads.failures == 0
     assert _in_smaller_chunks(msgspec.structs.replace(SPEC, prefill_chunk_tokens=100), 9) == SPEC
 
 

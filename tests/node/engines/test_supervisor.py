@@ -16,11 +16,12 @@ import pytest
 from node.app import ScriptedStore, scripted_entries
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel, encode_script
+from node.engines import load_history, swap_policy
 from node.engines import processes as engines_module
-from node.engines import swap_policy
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
-from node.engines.slot import EngineHandle, EngineKind, Wishes
+from node.engines.residency_policy import ResidencyPolicy
+from node.engines.slot import EngineHandle, EngineKind
 from node.engines.supervisor import Supervisor
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.hardware import Machine
@@ -28,6 +29,7 @@ from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Pressure
 from node.models.formats import ModelFormats
 from node.models.store import Contents, ModelEntry
+from node.protocol.lifecycle import ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from serving.units import GIB
@@ -38,8 +40,9 @@ WAIT_S = 30.0
 class World:
     """A supervisor, and the states that it went through."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, residency: ResidencyPolicy) -> None:
         self.supervisor = supervisor
+        self.residency = residency
         self.states: list[ModelState] = []
         self.changed = asyncio.Event()
 
@@ -56,6 +59,11 @@ class World:
 
     async def entry(self, name: str = "scripted") -> ModelEntry:
         return await self.supervisor.find(name)
+
+    def pin(self, *names: str) -> None:
+        """Pins these models and no others, as a router does."""
+        pinned = {name: ModelPolicy(pinned=True) for name in names}
+        self.residency.set(Policies("router", pinned))
 
     async def touch(self, name: str = "scripted") -> EngineHandle:
         """One short request."""
@@ -75,8 +83,9 @@ async def world(
     store = ScriptedStore(scripted_entries(script) if entries is None else entries, ModelFormats())
     settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
-    supervisor = Supervisor(store, Budget(budget_bytes), kind, Hooks(lambda: made.on_change()))
-    made = World(supervisor)
+    residency, hooks = ResidencyPolicy(settings), Hooks(lambda: made.on_change())
+    supervisor = Supervisor(store, Budget(budget_bytes), kind, residency, hooks)
+    made = World(supervisor, residency)
     try:
         async with asyncio.timeout(WAIT_S):
             await supervisor.refresh()
@@ -261,7 +270,7 @@ async def test_a_failed_load_is_tried_again_after_a_cool_down(
         assert it.supervisor.budget.leased_bytes == 0
         await it.supervisor.unload(await it.entry())
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
-        monkeypatch.setattr(engines_module, "LOAD_COOL_DOWN_S", 0.0)
+        monkeypatch.setattr(load_history, "LOAD_COOL_DOWN_S", 0.0)
         for _ in range(2):
             with pytest.raises(LoadFailure):
                 await it.touch()
@@ -274,7 +283,7 @@ async def test_a_load_that_fails_as_nobody_foresaw_is_a_failed_one_and_not_begun
     async def fail(*_: object) -> None:
         raise ZeroDivisionError("Nobody thought of that.")
 
-    monkeypatch.setattr(engines_module.Engines, "_started", fail)
+    monkeypatch.setattr(engines_module.EngineProcesses, "_started", fail)
     async with world() as it:
         with pytest.raises(LoadFailure, match="agent failed while it loaded"):
             await it.touch()
@@ -287,7 +296,7 @@ async def test_a_load_that_fails_as_nobody_foresaw_is_a_failed_one_and_not_begun
 async def test_what_does_not_fit_beside_what_is_pinned_is_refused_and_changes_nothing() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script, budget_bytes=2 * GIB) as it:
-        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
+        it.pin("a")
         await it.touch("a")
         with pytest.raises(DoesNotFit, match=r"b needs 1\.6 GiB, but 0\.2 GiB .* 1\.4 GiB too few"):
             await it.touch("b")
@@ -306,10 +315,10 @@ async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
         now_s = it.supervisor.now_s()
         it.supervisor.now_s = lambda: now_s + 60.0
-        it.supervisor.wishes = lambda name: Wishes(pinned=True)
+        it.pin("scripted")
         with pytest.raises(ModelBusy, match="pinned"):
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
-        it.supervisor.wishes = lambda name: Wishes()
+        it.pin()
         await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
 
@@ -410,7 +419,7 @@ async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
 async def test_pinned_kv_is_no_room_for_a_second_model() -> None:
     models = (ScriptedModel("a", kv_bytes_per_token=KV), ScriptedModel("b", kv_bytes_per_token=KV))
     async with world(Script(models=models, cache=CACHE), budget_bytes=6 * GIB) as it:
-        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
+        it.pin("a")
         first = await it.touch("a")
         await until_leased(first, lambda size: size > 0)
         before_bytes = it.supervisor.budget.leased_bytes

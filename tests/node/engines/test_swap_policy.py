@@ -5,18 +5,18 @@ from random import Random
 
 from node.engines.swap_policy import (
     ABANDONED_S,
-    Coming,
-    Memory,
-    Resident,
-    Rules,
-    Step,
-    Wanted,
+    AwaitedModel,
+    LoadingModel,
+    MemoryView,
+    ResidentModel,
+    SwapDecision,
+    SwapRules,
     cheapest,
-    next_step,
+    decide,
 )
 
 B = frozenset({"b"})
-RULES = Rules(min_residency_s=30.0, max_swap_wait_s=120.0)
+RULES = SwapRules(min_residency_s=30.0, max_swap_wait_s=120.0)
 
 
 def resident(
@@ -27,99 +27,105 @@ def resident(
     ready_s: float = 0.0,
     value_s: float = 10.0,
     pinned: bool = False,
-) -> Resident:
-    return Resident(name, memory, leases, ready_s, value_s, pinned)
+) -> ResidentModel:
+    return ResidentModel(name, memory, leases, ready_s, value_s, pinned)
 
 
 def step(
     now_s: float,
-    residents: Sequence[Resident] = (),
-    wanted: Sequence[Wanted] = (),
-    coming: Sequence[Coming] = (),
-    leaving_bytes: int = 0,
-) -> Step:
-    return next_step(Memory(10, residents, coming, wanted, leaving_bytes), RULES, now_s)
+    residents: Sequence[ResidentModel] = (),
+    awaited: Sequence[AwaitedModel] = (),
+    loading: Sequence[LoadingModel] = (),
+    unloading_bytes: int = 0,
+) -> SwapDecision:
+    return decide(MemoryView(10, residents, loading, awaited, unloading_bytes), RULES, now_s)
 
 
 def test_what_fits_is_loaded_and_nobody_leaves() -> None:
-    assert step(50, [resident("a")], [Wanted("b", 4, 50.0)]) == Step(load="b")
+    assert step(50, [resident("a")], [AwaitedModel("b", 4, 50.0)]) == SwapDecision(load="b")
 
 
 def test_an_idle_model_leaves_for_another_one_once_its_residency_is_over() -> None:
-    wanted = [Wanted("b", 6, 10.0)]
-    assert step(10, [resident("a")], wanted) == Step(held=B, look_s=30.0)
-    assert step(30, [resident("a")], wanted) == Step(unload=("a",))
+    awaited = [AwaitedModel("b", 6, 10.0)]
+    assert step(10, [resident("a")], awaited) == SwapDecision(blocked=B, next_s=30.0)
+    assert step(30, [resident("a")], awaited) == SwapDecision(unload=("a",))
 
 
 def test_a_busy_model_serves_on_until_the_oldest_waiter_has_waited_too_long() -> None:
-    busy, wanted = [resident("a", leases=1)], [Wanted("b", 6, 40.0)]
-    assert step(40, busy, wanted) == Step(held=B, look_s=160.0)
-    assert step(159, busy, wanted) == Step(held=B, look_s=160.0)
-    assert step(160, busy, wanted) == Step(closed=frozenset({"a"}), held=B)
-    assert step(161, [resident("a")], wanted) == Step(unload=("a",))
+    busy, awaited = [resident("a", leases=1)], [AwaitedModel("b", 6, 40.0)]
+    assert step(40, busy, awaited) == SwapDecision(blocked=B, next_s=160.0)
+    assert step(159, busy, awaited) == SwapDecision(blocked=B, next_s=160.0)
+    assert step(160, busy, awaited) == SwapDecision(closed=frozenset({"a"}), blocked=B)
+    assert step(161, [resident("a")], awaited) == SwapDecision(unload=("a",))
 
 
 def test_even_who_waits_long_lets_a_model_have_its_minimum_residency() -> None:
     busy = [resident("a", leases=1, ready_s=200.0)]
-    assert step(210, busy, [Wanted("b", 6, 0.0)]) == Step(held=B, look_s=230.0)
-    assert step(230, busy, [Wanted("b", 6, 0.0)]).closed == {"a"}
+    assert step(210, busy, [AwaitedModel("b", 6, 0.0)]) == SwapDecision(blocked=B, next_s=230.0)
+    assert step(230, busy, [AwaitedModel("b", 6, 0.0)]).closed == {"a"}
 
 
 def test_the_model_of_the_oldest_waiter_is_next() -> None:
-    wanted = [Wanted("b", 6, 30.0), Wanted("c", 6, 20.0)]
-    assert step(40, [], wanted).load == "c"
+    awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 6, 20.0)]
+    assert step(40, [], awaited).load == "c"
 
 
 def test_who_comes_later_is_loaded_only_where_it_takes_nothing_from_who_waits() -> None:
-    wanted = [Wanted("b", 6, 30.0), Wanted("c", 3, 31.0)]
-    found = step(40, [resident("a", leases=1)], wanted)
-    assert found.load is None and found.held == {"b", "c"}
+    awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 3, 31.0)]
+    found = step(40, [resident("a", leases=1)], awaited)
+    assert found.load is None and found.blocked == {"b", "c"}
 
 
 def test_two_that_fit_are_loaded_one_after_the_other_and_do_not_wait_for_each_other() -> None:
-    second = Wanted("c", 4, 1.0)
-    assert step(0, [], [Wanted("b", 6, 0.0), second]) == Step(load="b")
-    assert step(0, [], [second], [Coming("b", 6, None)]) == Step(load="c")
+    second = AwaitedModel("c", 4, 1.0)
+    assert step(0, [], [AwaitedModel("b", 6, 0.0), second]) == SwapDecision(load="b")
+    assert step(0, [], [second], [LoadingModel("b", 6, None)]) == SwapDecision(load="c")
 
 
 def test_what_has_room_as_soon_as_engines_have_ended_is_held_by_nobody() -> None:
-    wanted = [Wanted("b", 6, 30.0), Wanted("c", 4, 31.0), Wanted("d", 1, 32.0)]
-    assert step(40, [resident("a")], wanted).held == {"d"}
-    assert step(40, [], wanted, leaving_bytes=5).held == {"d"}
-    assert step(40, [], wanted, [Coming("a", 6, 39.0)]).held == {"d"}
-    assert step(40, [resident("a", leases=1)], wanted, leaving_bytes=4).held == {"b", "c", "d"}
+    awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 4, 31.0), AwaitedModel("d", 1, 32.0)]
+    assert step(40, [resident("a")], awaited).blocked == {"d"}
+    assert step(40, [], awaited, unloading_bytes=5).blocked == {"d"}
+    assert step(40, [], awaited, [LoadingModel("a", 6, 39.0)]).blocked == {"d"}
+    assert step(40, [resident("a", leases=1)], awaited, unloading_bytes=4).blocked == {
+        "b",
+        "c",
+        "d",
+    }
 
 
 def test_pinned_models_and_those_that_come_never_leave() -> None:
     pinned = [resident("a", pinned=True)]
-    assert step(99, pinned, [Wanted("b", 5, 0.0)]) == Step(hopeless=("b",))
-    coming = [Coming("a", 6, None)]
-    assert step(99, [], [Wanted("b", 5, 0.0)], coming).unload == ()
+    assert step(99, pinned, [AwaitedModel("b", 5, 0.0)]) == SwapDecision(hopeless=("b",))
+    loading = [LoadingModel("a", 6, None)]
+    assert step(99, [], [AwaitedModel("b", 5, 0.0)], loading).unload == ()
 
 
 def test_a_model_larger_than_the_limit_is_hopeless_and_holds_up_nobody() -> None:
-    found = step(99, [], [Wanted("b", 11, 0.0), Wanted("c", 6, 1.0)])
+    found = step(99, [], [AwaitedModel("b", 11, 0.0), AwaitedModel("c", 6, 1.0)])
     assert (found.hopeless, found.load) == ((), "c")
-    found = step(99, [], [Wanted("b", 11, 0.0)], [Coming("c", 6, None)])
+    found = step(99, [], [AwaitedModel("b", 11, 0.0)], [LoadingModel("c", 6, None)])
     assert (found.hopeless, found.load) == (("b",), None)
 
 
 def test_what_is_on_its_way_out_is_waited_for_and_nothing_more_leaves() -> None:
-    found = step(99, [resident("a", memory=4)], [Wanted("b", 6, 0.0)], leaving_bytes=6)
+    found = step(99, [resident("a", memory=4)], [AwaitedModel("b", 6, 0.0)], unloading_bytes=6)
     assert (found.load, found.unload) == (None, ())
 
 
 def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_needed() -> None:
-    coming = [Coming("a", 6, 10.0)]
-    assert step(10, coming=coming) == Step(look_s=10.0 + ABANDONED_S)
-    assert step(10.0 + ABANDONED_S, coming=coming) == Step(cancel=("a",))
-    assert step(10, [], [Wanted("b", 6, 10.0)], coming).cancel == ("a",)
-    assert step(10, [], [Wanted("b", 6, 10.0)], coming, leaving_bytes=2).cancel == ("a",)
+    loading = [LoadingModel("a", 6, 10.0)]
+    assert step(10, loading=loading) == SwapDecision(next_s=10.0 + ABANDONED_S)
+    assert step(10.0 + ABANDONED_S, loading=loading) == SwapDecision(cancel=("a",))
+    assert step(10, [], [AwaitedModel("b", 6, 10.0)], loading).cancel == ("a",)
+    assert step(10, [], [AwaitedModel("b", 6, 10.0)], loading, unloading_bytes=2).cancel == ("a",)
 
 
 def test_a_load_that_nobody_waits_for_goes_on_where_engines_that_end_leave_enough_room() -> None:
-    found = step(10, [], [Wanted("b", 6, 10.0)], [Coming("a", 4, 10.0)], leaving_bytes=6)
-    assert found == Step(look_s=10.0 + ABANDONED_S)
+    found = step(
+        10, [], [AwaitedModel("b", 6, 10.0)], [LoadingModel("a", 4, 10.0)], unloading_bytes=6
+    )
+    assert found == SwapDecision(next_s=10.0 + ABANDONED_S)
 
 
 def test_those_of_least_value_for_their_bytes_leave_and_no_more_than_needed() -> None:
@@ -137,9 +143,9 @@ def test_models_in_turn_swap_once_in_a_minimum_residency_and_nobody_waits_for_ev
     while now_s < 5_000.0:
         waits.setdefault(chance.choice("abc"), now_s)
         waits.pop(loaded, None)
-        wanted = [Wanted(name, 6, since_s) for name, since_s in waits.items()]
+        awaited = [AwaitedModel(name, 6, since_s) for name, since_s in waits.items()]
         busy = resident(loaded, leases=1, ready_s=ready_s)
-        found = step(now_s, [busy], wanted)
+        found = step(now_s, [busy], awaited)
         if loaded in found.closed:
             loaded = min(waits, key=lambda name: waits[name])
             longest_s = max(longest_s, now_s - waits[loaded])

@@ -7,7 +7,7 @@ import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
 from node.engines import swap_policy
-from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
+from node.engines.lease import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import MemoryShort
 from node.ipc.messages import Pressure
 from node.protocol.messages import ModelState
@@ -21,15 +21,15 @@ ROOM_FOR_ONE = 2 * GIB
 async def test_who_waits_gets_the_room_of_a_model_that_is_pinned_no_more() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b"), ScriptedModel("c")))
     async with world(script, budget_bytes=5 * GIB, min_residency_s=0.0) as it:
-        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
+        it.pin("a")
         first = await it.touch("a")
         with it.supervisor.serving(await it.entry("b")) as busy:
             await busy.ready()
             late = asyncio.create_task(it.touch("c"))
             await asyncio.wait({late}, timeout=0.05)
             assert first.link.alive and not late.done()
-            it.supervisor.wishes = lambda name: Wishes()
-            it.supervisor.on_wishes()
+            it.pin()
+            it.supervisor.on_residency_change()
             await it.until(ModelState.DRAINING)
             late.cancel()
 
@@ -72,7 +72,7 @@ async def test_after_the_longest_wait_a_busy_model_takes_nothing_new() -> None:
         with it.supervisor.serving(await it.entry("a")) as lease:
             await lease.ready()
             waiting = [asyncio.create_task(ask("b"))]
-            while not it.supervisor._residency.is_closed("a"):
+            while not it.supervisor._swapper.is_closed("a"):
                 await asyncio.sleep(0)
             waiting.append(asyncio.create_task(ask("a")))
             await asyncio.wait(waiting, timeout=0.05)
@@ -91,7 +91,7 @@ async def test_who_waits_is_told_what_for() -> None:
             loading = asyncio.create_task(held.ready())
             while (seen := held.awaited()) is None or not seen.progress:
                 await asyncio.sleep(0)
-            assert (seen.name, seen.held_by) == ("a", None)
+            assert (seen.name, seen.blocked_by) == ("a", None)
             await loading
             with it.supervisor.serving(a) as third:
                 assert held.awaited() is None and third.awaited() is None
@@ -115,7 +115,7 @@ async def test_a_model_stays_for_its_minimum_residency() -> None:
     async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.3) as it:
         await it.touch("a")
         # Which was some time before, on a machine that is busy.
-        ready_s = it.supervisor._slots["a"].ready_s
+        ready_s = it.supervisor._slots.named("a").ready_s
         await it.touch("b")
         assert it.supervisor.now_s() - ready_s >= 0.3
 
@@ -137,7 +137,7 @@ async def test_the_load_of_a_pinned_model_goes_on_though_nobody_waits_for_it(
 ) -> None:
     monkeypatch.setattr(swap_policy, "ABANDONED_S", 0.0)
     async with world(Script(load_delay_s=0.1)) as it:
-        it.supervisor.wishes = lambda name: Wishes(pinned=True)
+        it.pin("scripted")
         only = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)
         only.cancel()
@@ -155,7 +155,7 @@ async def test_a_load_is_cancelled_once_however_often_it_is_looked_at(
         only.cancel()
         await asyncio.wait({only})
         while it.supervisor.status()[0].state is ModelState.LOADING:
-            it.supervisor._residency.look()
+            it.supervisor._swapper.decide()
             await asyncio.sleep(0)
         assert [text for text in caplog.messages if "cancelled" in text] == [
             "Nobody waits for scripted any more: its load is cancelled."

@@ -12,7 +12,7 @@ from node.dialects.anthropic.body import read_messages
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat.body import read_chat
 from node.dialects.responses.body import read_responses
-from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
+from node.engines.lease import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from node.protocol.event_stream import ANTHROPIC_PING

@@ -18,6 +18,7 @@ from node.app import ScriptedStore
 from node.engines.cache_events import CacheWatch
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
+from node.engines.residency_policy import ResidencyPolicy
 from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
 from node.errors import LoadFailure, NodeError
@@ -193,7 +194,8 @@ class PlayedAgent(CacheWatch):
         store = ScriptedStore(tuple(self.entries.values()), ModelFormats())
         kind = EngineKind(SETTINGS, Machine("x", 64 * GIB), str(load_s))
         budget = Budget(self.chance.choice((5, 8, 64)) * GIB)
-        self.supervisor = Supervisor(store, budget, kind, Hooks(self._on_change, watch=self))
+        residency, hooks = ResidencyPolicy(SETTINGS), Hooks(self._on_change, watch=self)
+        self.supervisor = Supervisor(store, budget, kind, residency, hooks)
         self.supervisor.now_s = asyncio.get_running_loop().time
         await self.supervisor.refresh()
         self.is_alive = True

@@ -9,7 +9,7 @@ from node.protocol.bounds import LEAST_RATE, MAX_DEPTHS, MOST_RATE
 from node.protocol.messages import DepthSpeed, ModelSpeed
 
 
-def told_speed(stats: EngineStats) -> ModelSpeed | None:
+def reported_speed(stats: EngineStats) -> ModelSpeed | None:
     """Returns None until the engine has measured something. Values outside the protocol's bounds,
     which a faulty clock may produce, are left out."""
     prefill = tuple(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engines.told_speed import told_speed
+from node.engines.reported_speed import reported_speed
 from node.ipc.learned_rates import DecodeRate, PrefillRate
 from node.ipc.messages import EngineStats
 from node.protocol.messages import ModelSpeed, ModelState, ModelStatus, decode_status, encode_status
@@ -23,12 +23,12 @@ def stats(
 
 
 def test_an_engine_that_has_learned_nothing_tells_nothing() -> None:
-    assert told_speed(stats()) is None
+    assert reported_speed(stats()) is None
 
 
 def test_the_step_of_the_fewest_rows_is_told() -> None:
     decode = (DecodeRate(4, 0, 0.03), DecodeRate(1, 4096, 0.02), DecodeRate(1, 0, 0.01))
-    told = told_speed(stats((PrefillRate(0, 500.0), PrefillRate(1024, 400.0)), decode))
+    told = reported_speed(stats((PrefillRate(0, 500.0), PrefillRate(1024, 400.0)), decode))
     assert told is not None
     assert [(each.depth_tokens, each.tokens_per_s) for each in told.prefill] == [
         (0, 500.0),
@@ -43,7 +43,7 @@ def test_whatever_a_clock_says_the_status_is_within_its_bounds(
 ) -> None:
     rates = tuple(PrefillRate(1024 << i, each) for i, each in enumerate(prefill))
     decode = tuple(DecodeRate(1, 0, each) for each in steps)
-    speed = told_speed(stats(rates, decode))
+    speed = reported_speed(stats(rates, decode))
     model = ModelStatus("m", ModelState.READY, weight_bytes=0, speed=speed)
     again = decode_status(encode_status(node_status(model)))
     assert again.models[0].speed == speed
