@@ -46,7 +46,7 @@ from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read
 from node.ipc.kv_files import POSITIONS_NAME
 
 READS_AT_ONCE = 2
-"""Files that have memory: the one that is read, and the next."""
+"""Number of files with memory: the one that is being read, and the next."""
 CLOSE_S = 10.0
 """Seconds that `close` waits for each thread."""
 
@@ -104,7 +104,7 @@ class SsdTier:
         self._unread: deque[Item] = deque()
         """Files to be read that have no memory yet."""
         self._reading: set[int] = set()
-        """Files that have theirs."""
+        """Files to be read that have memory."""
         self._threads = [
             threading.Thread(target=writer.run, name="disk-cache-writer", daemon=True),
             threading.Thread(target=reader.run, name="disk-cache-reader", daemon=True),
@@ -223,8 +223,8 @@ class SsdTier:
             self._lock = None
 
     def _start_reads(self) -> None:
-        """Gives memory to the next files, a few at a time: to make it takes the engine's thread
-        as long as to copy it."""
+        """Allocates memory for the next files, a few at a time: the allocation takes as long as a
+        copy, on the engine's thread."""
         shared = self._shared
         while self._unread:
             with shared.changed:
