@@ -1,4 +1,4 @@
-"""Reads what the writers of OpenAI's dialects send."""
+"""Builds steps for the writers of OpenAI's dialects, and reads what they send."""
 
 import json
 import threading
@@ -35,26 +35,26 @@ def last(finish: FinishReason = FinishReason.STOP, usage: RowUsage | None = USAG
 
 
 def end(choice: int, open_choices: int) -> Delta:
-    """The end of one choice of several."""
+    """Returns the end of one of several choices."""
     usage = None if open_choices else USAGE
     stop = FinishReason.STOP
     return Delta("r1", (), 5, stop, usage, choice=choice, open_choices=open_choices)
 
 
 def token(text: str, logprob: float, *top: tuple[str, float]) -> TokenLogprob:
-    """A token with the likeliest beside it, itself among them if that is so."""
+    """Returns a token with these alternatives."""
     others = tuple(Alternative(each, each.encode(), value) for each, value in top)
     return TokenLogprob(Alternative(text, text.encode(), logprob), others)
 
 
 def content_of(*tokens: TokenLogprob) -> Part:
-    """Content of these tokens."""
+    """Returns content with these tokens."""
     text = "".join(each.token.text for each in tokens)
     return Part(PartKind.CONTENT, text, logprobs=tokens)
 
 
 def streamed(writer: Writer, parts: list[Part], ending: Delta | None = None) -> bytes:
-    """Each part by itself, then the end."""
+    """Returns the bytes for each part by itself, followed by the end."""
     body = b"".join(writer.parts([part]) for part in parts)
     return body + writer.ending(ending or last())
 
@@ -66,7 +66,7 @@ def whole(writer: Writer, parts: list[Part], finish: FinishReason = FinishReason
 def whole_of(
     writer: Writer, answers: list[list[Part]], finish: FinishReason = FinishReason.STOP
 ) -> Any:
-    """The JSON of several choices."""
+    """Returns the JSON of several choices."""
     collected = [Collected(finish=finish, usage=USAGE) for _ in answers]
     for each, parts in zip(collected, answers, strict=True):
         each.add(parts)
@@ -74,7 +74,7 @@ def whole_of(
 
 
 def chunks(body: bytes) -> list[Any]:
-    """The JSON of a stream that has ended well."""
+    """Returns the JSON of a stream that ended without an error."""
     events = body.decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
@@ -84,7 +84,7 @@ def chunks(body: bytes) -> list[Any]:
 def serving(
     body: bytes, content_type: str = "text/event-stream", asked: list[bytes] | None = None
 ) -> Iterator[str]:
-    """The address of a server that answers everything with `body`, and adds what it is sent to
+    """Yields the address of a server that sends `body` for every request, and adds the requests to
     `asked`."""
 
     class Answering(BaseHTTPRequestHandler):
@@ -114,6 +114,6 @@ def serving(
 
 
 def with_client(body: bytes, use: Callable[[openai.OpenAI], Any]) -> Any:
-    """What `use` makes of OpenAI's own client, to which every answer is `body` as a stream."""
+    """Runs `use` with OpenAI's own client, for which every response is the stream `body`."""
     with serving(body) as url, openai.OpenAI(api_key="k", base_url=url, max_retries=0) as client:
         return use(client)

@@ -1,4 +1,4 @@
-"""What a chat's body says about how the answer is held, and how much of it there is."""
+"""Fields of a chat body that constrain its response or limit its length."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Chain positions as tokens of prompts, with tokenisers and templates of several kinds."""
+"""Token counts of chain positions, with tokenisers and templates of several kinds."""
 
 import json
 import random
@@ -180,7 +180,7 @@ def test_cuts_inside_a_long_message_miss_a_few_tokens_only(
 
 
 def shown(path: str, text: str, pictures: int) -> dict[str, Any]:
-    """What a user said with so many pictures."""
+    """Returns a user message with this many images."""
     picture: dict[str, Any] = {
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64,AA"},

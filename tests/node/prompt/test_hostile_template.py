@@ -1,4 +1,4 @@
-"""A model folder whose chat template does not end stops neither its agent nor other models."""
+"""A model folder whose chat template does not end affects neither its agent nor other models."""
 
 import asyncio
 from dataclasses import replace
@@ -21,7 +21,7 @@ SCRIPT = Script(models=(ScriptedModel("good"), ScriptedModel("bad")))
 
 
 def in_folders(base: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
-    """The scripted models get real templates: `bad` gets that one."""
+    """Gives the scripted models real templates; `bad` gets the hostile one."""
     templates = {"good": TEMPLATE, "bad": template}
     folders = {name: words_folder(base / name, text) for name, text in templates.items()}
 

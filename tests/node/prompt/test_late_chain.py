@@ -1,4 +1,4 @@
-"""A chain is made once, and not before somebody needs it."""
+"""A chain is computed once, and only when it is needed."""
 
 import threading
 from array import array

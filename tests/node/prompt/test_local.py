@@ -1,4 +1,4 @@
-"""Long prompts of scripted models hold up nobody."""
+"""Long prompts of scripted models delay no other request."""
 
 import asyncio
 import json

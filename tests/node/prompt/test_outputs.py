@@ -1,4 +1,4 @@
-"""How answers are to be read, and what the next turn of a chat with tools reuses."""
+"""The format of outputs, and how much the next turn of a chat with tools reuses."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Prompts that a process of their own makes are the same, and a template cannot do any harm."""
+"""A render process makes the same prompts, and a template in it can do no harm."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("link_bytes")
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LARGE = "{% set text = messages[-1].content * 3000000000 %}"
 IF_ASKED = "{% if messages[-1].content == 'c' %}WHAT{% endif %}"
-"""Where the last message is `c` alone."""
+"""Inserted where the last message is `c` alone."""
 LITTLE = RenderLimits(template_s=5.0, render_s=1.5, memory_bytes=400 * 1024**2)
 ENDLESS = RenderLimits(render_s=WAIT_S)
 ASKED = RenderRequest(chat(("user", "b")))
@@ -51,7 +51,7 @@ def guarded(what: str) -> str:
 
 
 class Started:
-    """The processes that were started."""
+    """Records the processes that were started."""
 
     def __init__(self) -> None:
         self.children: list[ChildProcess] = []

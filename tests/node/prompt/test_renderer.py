@@ -180,7 +180,7 @@ def renderers_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PromptRe
 
 
 def parts_of(renderer: PromptRenderer, prompt: Prompt) -> list[str]:
-    """The prompt's text, cut at its boundaries and where it ceases to be reusable."""
+    """Returns the prompt's text, cut at its boundaries and at the end of the reusable part."""
     reusable = len(prompt.tokens) if prompt.reusable_tokens is None else prompt.reusable_tokens
     cuts = [0, *sorted({*prompt.boundaries, reusable}), len(prompt.tokens)]
     return [

@@ -1,4 +1,4 @@
-"""One process for each model's prompts, as many as are of use."""
+"""One render process for each model, as many as are useful."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def processes() -> set[int]:
-    """The render processes of this one."""
+    """Returns the render processes of this agent."""
     children = psutil.Process().children()
     return {child.pid for child in children if module.WORKER_MODULE in child.cmdline()}
 

@@ -1,4 +1,4 @@
-"""A text that is tokenised slice by slice has the tokens that it has as a whole."""
+"""A text tokenised slice by slice has the same tokens as the whole text."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,7 +36,7 @@ def short_slices() -> Iterator[None]:
 
 
 def parted(tokenizer: Any, text: str) -> tuple[list[tuple[int, int]], int]:
-    """Its tokens, each with where it ends, and how many slices there were."""
+    """Returns the tokens, each with its end, and the number of slices."""
     slicer, done, count = Slicer(tokenizer, lookahead=10), 0, 0
     found: list[tuple[int, int]] = []
     while True:

@@ -1,4 +1,4 @@
-"""The row that an engine is asked for."""
+"""The request for the engine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""No text has fewer tokens than its length over that of the longest token."""
+"""A text has no fewer tokens than its length divided by that of the longest token."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from tests.node.tokenisers import byte_level, metaspace, prepending
 
 
 def bare(tokenizer: Tokenizer) -> Tokenizer:
-    """Without added tokens that take the space around them."""
+    """Removes added tokens that strip the space around them."""
     model = tokenizer.model
     made = Tokenizer(model)
     made.normalizer, made.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -18,7 +18,7 @@ def bare(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def missing(*letters: str) -> Tokenizer:
-    """A byte-level tokeniser whose vocabulary lacks some bytes."""
+    """Returns a byte-level tokeniser whose vocabulary lacks some bytes."""
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(letters))
     made = Tokenizer(models.BPE({letter: at for at, letter in enumerate(alphabet)}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

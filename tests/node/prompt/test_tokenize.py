@@ -1,4 +1,4 @@
-"""What is tokenised with the memory of earlier texts equals what is tokenised without."""
+"""Reusing earlier texts does not change the tokens of a text."""
 
 import threading
 from typing import Any
@@ -41,7 +41,7 @@ PIECES = [
 
 
 class Counting:
-    """A tokeniser that counts the characters it is given."""
+    """A tokeniser that counts the characters passed to it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -132,7 +132,7 @@ def test_short_texts_are_not_kept_and_the_oldest_are_forgotten(
 
 
 def plain() -> Tokenizer:
-    """A tokeniser whose tokens have no more than some bytes each."""
+    """Returns a tokeniser whose tokens have at most a few bytes each."""
     learned = byte_level()
     made = Tokenizer(learned.model)
     made.pre_tokenizer = learned.pre_tokenizer

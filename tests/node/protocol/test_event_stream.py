@@ -1,4 +1,5 @@
-"""Router and agent frame their events alike, and send the same bytes in an idle interval."""
+"""Router and agent frame their events with the same functions, and send the same bytes in an idle
+interval."""
 
 from node.dialects.anthropic.answer import MessageWriter
 from node.dialects.chat.answer import ChatWriter

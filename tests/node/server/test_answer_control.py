@@ -1,4 +1,4 @@
-"""What responses and messages ask of an answer, through a running agent."""
+"""Options of responses and messages that control the response, at a running agent."""
 
 from pathlib import Path
 from typing import Any

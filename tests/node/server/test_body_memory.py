@@ -1,4 +1,4 @@
-"""Bodies of requests are read while there is room for them, for each caller a share."""
+"""Bodies are read as long as there is room for them, shared among callers."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def little_room() -> Iterator[None]:
 
 
 async def begun(agent: RunningAgent, caller: str, content: str = CONTENT) -> asyncio.StreamWriter:
-    """A request of that caller whose answer has begun, and goes on."""
+    """Starts a request of this caller; its response has begun and continues."""
     data = json.dumps(chat_body(content, stream=True)).encode()
     reader, writer = await ask(agent, caller, data)
     await reader.readuntil(b"data: ")

@@ -1,4 +1,5 @@
-"""Several answers, log probabilities and what cannot be held, through a running agent."""
+"""Several choices, log probabilities and constraints that cannot be enforced, at a running
+agent."""
 
 from pathlib import Path
 from typing import Any

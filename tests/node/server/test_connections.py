@@ -1,4 +1,4 @@
-"""An agent among callers that mean it ill, or that are many."""
+"""An agent with hostile callers, or with many of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_MORE_FILES = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
 
 
 class Raw:
-    """A connection that sends what it is told."""
+    """A raw connection to the agent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -37,7 +37,7 @@ class Raw:
             return await self.reader.read()
 
     async def answer(self) -> tuple[int, bytes]:
-        """Status and body of an answer that ends the connection."""
+        """Returns status and body of a response that ends the connection."""
         head, _, body = (await self.rest()).partition(b"\r\n\r\n")
         assert b"connection: close" in head
         return int(head.split()[1]), body
@@ -163,7 +163,7 @@ async def test_a_refused_key_is_none(
 async def test_hundreds_of_streams_are_whole_where_the_shell_allows_256_files(
     tmp_path: Path, connect: Connect
 ) -> None:
-    """Each is open until the last one has begun to come."""
+    """Each stays open until the last one has begun to arrive."""
     with agent(tmp_path, before=FEW_FILES) as process:
         url = lines_until_listening(process)[-1].split()[-1]
         token = (tmp_path / "token").read_text().strip()

@@ -1,4 +1,4 @@
-"""What a router and a person ask of an agent, over a real socket."""
+"""The control routes of an agent, over a real socket."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Models that come to an agent's disk and leave it, over real sockets."""
+"""Models are added to an agent's disk and removed from it, over real sockets."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ WEIGHTS = bytes(range(256)) * 2000
 
 
 def text_agent(home: Path) -> Any:
-    """An agent with a real store; nothing is loaded."""
+    """An agent with a real store; no model is loaded."""
     return running(home, engine="text", script=None)
 
 

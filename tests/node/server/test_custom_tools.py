@@ -1,4 +1,4 @@
-"""A session with custom tools and a search for tools, as Codex has it, at an agent."""
+"""A session with custom tools and tool search, as Codex sends it, at a running agent."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def call(name: str, **arguments: Any) -> str:
 
 
 async def ask(agent: RunningAgent, items: list[Any], *, stream: bool) -> list[Any]:
-    """The output of a response, of which clients keep no more."""
+    """Returns the output of a response, which is all that clients keep of it."""
     body = {"model": "scripted", "input": items, "tools": [], "store": False, "stream": stream}
     answer = await agent.client.post("/v1/responses", json=body)
     assert answer.status_code == 200, answer.text

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 class Streamer:
-    """Reads the body, answers three chunks, and notes whether it was told of a disconnect."""
+    """Reads the body, sends three chunks, and records whether a disconnect was reported."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

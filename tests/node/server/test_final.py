@@ -1,4 +1,4 @@
-"""Which answers of a running agent tell clients not to send the same request again."""
+"""Responses of a running agent that tell clients not to repeat the request."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ LONG = ScriptedModel("long")
 async def ask(
     agent: RunningAgent, path: str, model: str = "long", key: str = "", **fields: Any
 ) -> tuple[int, str | None]:
-    """Status, and whether to try again."""
+    """Returns the status, and whether to retry."""
     headers = {"authorization": f"Bearer {key or agent.token}"}
     body = {"model": model, **BODIES[path], **fields}
     answer = await agent.client.post(path, json=body, headers=headers)

@@ -1,4 +1,4 @@
-"""What headers say of what was left out of a request."""
+"""Headers that name what was left out of a request."""
 
 from node.request import LeftOut
 from node.server.left_out import MOST_NAMED, left_out_headers, sentence

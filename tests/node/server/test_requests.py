@@ -1,4 +1,4 @@
-"""`/v1/requests` of a running agent: what is open, and how to end it."""
+"""`/v1/requests` of a running agent: lists open requests, and cancels them."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ MESSAGE = {"model": "scripted", "max_tokens": 100, "messages": [{"role": "user",
 
 
 async def begun(agent: RunningAgent, path: str, body: dict[str, Any], head: str = "") -> Any:
-    """A stream whose head and first bytes are there."""
+    """Opens a stream and waits for its head and first bytes."""
     data = json.dumps({**body, "stream": True}).encode()
     lines = f"content-length: {len(data)}" + (f"\r\n{head}" if head else "")
     reader, writer = await agent.send_raw(data, path=path, head=lines)

@@ -1,4 +1,4 @@
-"""Responses that are kept on disk: bounded, private to an origin, and never fatal."""
+"""Responses stored on disk: bounded, private to an origin, and never fatal."""
 
 import json
 import logging
@@ -24,12 +24,12 @@ def response(name: str, previous: str | None = None, text: str = "x") -> StoredR
 
 
 def ids(store: ResponseFile, name: str, origin: str = "") -> list[str]:
-    """Of the chain that ends there."""
+    """Head of the chain that ends there."""
     return [item["id"] for item in store.history(f"resp_{name}", (), origin).items]
 
 
 def is_kept(store: ResponseFile, name: str) -> bool:
-    """Without using it."""
+    """Looks the response up without counting it as used."""
     with sqlite3.connect(store.path) as db:
         found = db.execute("SELECT 1 FROM responses WHERE id = ?", (f"resp_{name}",)).fetchone()
     db.close()

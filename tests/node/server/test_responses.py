@@ -1,4 +1,4 @@
-"""`/v1/responses` of a running agent: ids, cancels, and what becomes of a response that is kept."""
+"""`/v1/responses` of a running agent: ids, cancels, and stored responses."""
 
 import asyncio
 import threading
@@ -116,7 +116,7 @@ async def test_a_cancelled_response_that_is_not_streamed_is_told_and_kept(
 
 
 async def until_it_speaks(agent: RunningAgent) -> str:
-    """The id of the one request, once its answer has begun."""
+    """Returns the id of the only request, once its response has begun."""
     while True:
         data = (await agent.client.get("/v1/requests")).json()["data"]
         if data and data[0]["completion_tokens"]:

@@ -1,4 +1,4 @@
-"""Deltas in, bytes out: one send a wake-up, and nothing before the first content."""
+"""Deltas in, bytes out: one send for each wake-up, and nothing before the first content."""
 
 import json
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def answer(**fields: Any) -> Writer:
 
 
 class Wire:
-    """What a server would have been given to send."""
+    """Records the messages that a server would send."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -82,7 +82,7 @@ async def test_all_that_waits_goes_out_in_one_send() -> None:
 
 
 def choice_delta(choice: int, text: str, *, open_choices: int | None = None) -> Delta:
-    """One choice's; its last one where it is said how many go on."""
+    """Returns a delta of one choice; the last one of it if `open_choices` is given."""
     parts = (Part(PartKind.CONTENT, text),)
     if open_choices is None:
         return Delta("u", parts, 1, choice=choice)

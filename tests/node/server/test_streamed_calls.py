@@ -1,4 +1,4 @@
-"""Arguments of calls as clients get them, in each dialect, over a real socket."""
+"""Arguments of calls as clients receive them, in each dialect, over a real socket."""
 
 import json
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ HERMES: dict[str, Any] = {"tool_parsers": (("", "hermes"),)}
 
 
 def piece_of(event: Any) -> str:
-    """The piece of arguments in an event of any dialect."""
+    """Returns the piece of arguments in an event of any dialect."""
     if "choices" in event:
         deltas = [choice["delta"] for choice in event["choices"]]
         calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
@@ -66,8 +66,7 @@ def pieces_of(text: str) -> list[str]:
 
 
 def whole_of(body: Any) -> str:
-    """The arguments of the one call of an answer that is not streamed; an object as compact
-    JSON."""
+    """Returns the arguments of the only call of a whole response; an object as compact JSON."""
     if "choices" in body:
         message = body["choices"][0]["message"]
         if "function_call" in message:
@@ -89,7 +88,7 @@ def limit(dialect: str) -> dict[str, int]:
 
 
 async def events_of(agent: RunningAgent, path: str, body: dict[str, Any]) -> AsyncIterator[Any]:
-    """Each event of a stream, when it comes."""
+    """Yields each event of a stream as it arrives."""
     given = {"model": "scripted", "stream": True, **body}
     async with agent.client.stream("POST", path, json=given) as response:
         assert response.status_code == 200

@@ -1,4 +1,4 @@
-"""Answers are spelled as Anthropic's SDK reads them, streamed and whole alike."""
+"""Responses are serialized as Anthropic's SDK expects them, streamed and whole."""
 
 import json
 from collections.abc import Sequence
@@ -59,14 +59,14 @@ def last(finish: FinishReason = FinishReason.STOP, stop: str | None = None) -> D
 def streamed(
     parts: Sequence[Part], end: Delta | None = None, thinking: ThinkingShown = ThinkingShown.SHOWN
 ) -> bytes:
-    """A whole stream, a part a step."""
+    """Returns a whole stream, with one part a step."""
     spelled = writer(thinking)
     spelled.accepted(ACCEPTED)
     return b"".join(spelled.parts([part]) for part in parts) + spelled.ending(end or last())
 
 
 def events(stream: bytes) -> list[dict[str, Any]]:
-    """The events, each checked against the SDK's types."""
+    """Returns the events, each checked against the SDK's types."""
     found = []
     for block in stream.decode().removesuffix("\n\n").split("\n\n"):
         name, data = block.split("\n")
@@ -87,7 +87,7 @@ def whole(
 
 
 def client(stream: bytes) -> Anthropic:
-    """The SDK's client of a server that answers so."""
+    """Returns the SDK's client of a server that always sends these bytes."""
 
     def answer(_: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
@@ -97,7 +97,7 @@ def client(stream: bytes) -> Anthropic:
 
 
 def accumulated(stream: bytes) -> Message:
-    """What the SDK makes of a stream."""
+    """Returns the message that the SDK builds from a stream."""
     with (
         client(stream) as sdk,
         sdk.messages.stream(
@@ -108,7 +108,7 @@ def accumulated(stream: bytes) -> Message:
 
 
 def bare(message: Message) -> dict[str, object]:
-    """Without what is None, which the SDK adds for itself."""
+    """Removes members that are None, which the SDK adds itself."""
     return message.to_dict(exclude_none=True)
 
 

@@ -1,4 +1,4 @@
-"""Every field of a body is applied, refused by name, or without an effect to have."""
+"""Every field of a body is applied, refused by name, or ignored for a reason."""
 
 import json
 import typing

@@ -1,4 +1,4 @@
-"""Tools that a client of Anthropic's dialect runs and declares by a type alone."""
+"""Tools that a client of Anthropic's dialect runs and declares by type only."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Errors are spelled as Anthropic's are."""
+"""Errors have Anthropic's envelope."""
 
 import json
 

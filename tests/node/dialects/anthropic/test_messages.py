@@ -1,4 +1,4 @@
-"""Content blocks become messages of no dialect, in their order."""
+"""Content blocks become messages that are independent of the dialect, in order."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Signatures of thinking blocks bring back what was not shown, and nothing else."""
+"""Signatures of thinking blocks restore the text that was omitted, and nothing else."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tools become functions as templates know them."""
+"""Tools become functions as chat templates expect them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A chat's answer is spelled as OpenAI spells it, streamed and whole."""
+"""Chat responses are serialized as in OpenAI's API, streamed and whole."""
 
 import json
 from typing import Any, cast
@@ -51,7 +51,7 @@ def deltas(parts: list[Part], style: ChatStyle | None = None) -> list[Any]:
 
 
 def final(parts: list[Part], style: ChatStyle | None = None) -> Any:
-    """The completion that OpenAI's client puts together from the stream."""
+    """Returns the completion that OpenAI's client builds from the stream."""
 
     def use(client: openai.OpenAI) -> Any:
         stream = client.chat.completions.stream(
@@ -298,7 +298,8 @@ HE, Y = token("he", -0.5, ("he", -0.5), ("ha", -1.5)), token("y", -0.25)
 
 
 def three() -> bytes:
-    """A stream of three choices that end one after another: text, a call, and nothing."""
+    """Returns a stream of three choices that end one after another: text, a call, and no
+    content."""
     writer = answer(THREE)
     return b"".join(
         (

@@ -1,4 +1,4 @@
-"""Every field of a chat's body is applied, refused by name, or without anything to apply."""
+"""Every field of a chat body is applied, refused by name, or ignored for a reason."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Messages of every role are read, with their calls, their answers and their reasoning."""
+"""Messages of every role are parsed, with their calls, results and reasoning."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools are functions with a name; a choice says which may or must be called."""
+"""Tools are functions with a name; a choice says which of them may or must be called."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Completions take one prompt, and answer with text only."""
+"""Completions accept one prompt, and return text only."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a body holds an answer to is one thing, told with the path that asks for it."""
+"""A body has one constraint at most, reported with the path of its field."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The text of a custom tool's call, in the JSON of a function's arguments."""
+"""The input of a custom tool's call, extracted from the JSON of a function's arguments."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Custom tools of OpenAI's dialects: declared, called, and given back."""
+"""Custom tools of OpenAI's dialects: declared, called, and sent back in later requests."""
 
 import json
 from typing import Any
@@ -42,7 +42,7 @@ def asked(**fields: Any) -> ResponsesRequest:
 
 
 def in_chat(tool: dict[str, Any]) -> dict[str, Any]:
-    """The same tool, or choice of one, as a chat spells it."""
+    """Returns the same tool, or the same choice of one, in the chat dialect's form."""
     kind, more = tool["type"], {key: value for key, value in tool.items() if key != "type"}
     if isinstance(given := more.get("format"), dict) and given["type"] == "grammar":
         grammar = {key: value for key, value in given.items() if key != "type"}
@@ -209,7 +209,7 @@ def test_a_chat_tells_a_whole_call_of_a_custom_tool() -> None:
 
 
 def events(body: bytes) -> list[Any]:
-    """Each valid for the SDK."""
+    """Returns the events, each valid for the SDK."""
     found = []
     for number, block in enumerate(body.decode().split("\n\n")[:-1]):
         event = json.loads(block.split("\n")[1].removeprefix("data: "))

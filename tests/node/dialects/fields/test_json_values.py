@@ -1,4 +1,4 @@
-"""JSON values lose what is null, and are those that all readers share."""
+"""JSON values lose their nulls, and must be the same for all parsers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Probabilities are told as OpenAI tells them, in both of its forms."""
+"""Log probabilities are serialized as in OpenAI's API, in both of its formats."""
 
 from node.dialects.fields.logprobs import TextOffsets, token_logprobs
 from node.ipc.messages import Alternative, TokenLogprob

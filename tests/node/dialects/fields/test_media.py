@@ -1,4 +1,4 @@
-"""Pictures, sounds and files in a session with a model that takes text only."""
+"""Images, audio and files in a session with a model that accepts text only."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def assistant(text: str) -> dict[str, Any]:
 
 
 def called(path: str, *result: Any) -> list[dict[str, Any]]:
-    """A call, and its result of these parts."""
+    """Returns a call, and its result with these parts."""
     parts = user(path, *result)["content"]
     if path == CHAT:
         call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -67,7 +67,7 @@ def called(path: str, *result: Any) -> list[dict[str, Any]]:
 
 
 def texts(request: TextRequest) -> list[str]:
-    """What each message says."""
+    """Returns the text of each message."""
     said = []
     for message in request.messages or ():
         content = message.content
@@ -129,7 +129,7 @@ def test_what_the_user_shows_now_is_refused(path: str, *, is_late: bool) -> None
 
 @each_dialect
 def test_what_was_refused_once_does_not_stay_in_the_way(path: str) -> None:
-    """Claude Code sends one message of what a user said in a row."""
+    """Claude Code joins consecutive user texts into one message."""
     picture = PICTURE[path]
     for said, told in (
         ([picture, "what is it?", "never mind"], f"{LINE}\nwhat is it?\nnever mind"),

@@ -1,4 +1,4 @@
-"""What chat and completions have in common is read in the same way."""
+"""Fields that chat and completions share are parsed in the same way."""
 
 import json
 from collections.abc import Callable

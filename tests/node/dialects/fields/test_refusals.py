@@ -1,4 +1,4 @@
-"""A field that steers the answer on one path is known on each other path."""
+"""A field that changes the response on one path is known on every other path."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
 KNOWN_TO_ONE = {
     "diagnostics": "It asks for a field that only Anthropic's answers have.",
 }
-"""Fields that other paths need not know, and why."""
+"""Fields that other paths need not know, with the reason."""
 
 
 def read(path: str, **fields: Any) -> object:
@@ -47,7 +47,7 @@ def known(table: FieldTable[Any]) -> set[str]:
 
 
 def steering() -> set[str]:
-    """What any path applies or refuses."""
+    """Returns the fields that any path applies or refuses."""
     every = TABLES.values()
     names = {name for table in every for name in (*table.body.model_fields, *table.refused)}
     return names - set(KNOWN_TO_ONE)

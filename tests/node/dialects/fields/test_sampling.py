@@ -1,4 +1,4 @@
-"""The fields about sampling mean the same in every dialect."""
+"""Sampling fields mean the same in every dialect."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the template is told besides messages and tools."""
+"""Options for the chat template, besides messages and tools."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""The limit of reasoning has several names and one meaning."""
+"""The thinking budget has several names and one meaning."""
 
 from typing import Any
 

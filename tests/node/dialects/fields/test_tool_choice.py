@@ -1,4 +1,4 @@
-"""A choice of tools demands calls, or narrows them, of tools that are there."""
+"""A tool choice forces or limits calls, of declared tools only."""
 
 from collections.abc import Callable
 

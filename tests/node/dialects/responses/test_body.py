@@ -1,4 +1,4 @@
-"""What a body of `/v1/responses` may ask for."""
+"""The body of `/v1/responses` and its fields."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def request(**fields: Any) -> TextRequest:
 
 
 def refused(**fields: Any) -> str:
-    """The field that the refusal names."""
+    """Returns the field that the refusal names."""
     with pytest.raises(BadRequest) as caught:
         read(**fields)
     assert caught.value.param is not None

@@ -1,4 +1,4 @@
-"""Answers of `/v1/responses`, as events and whole, as OpenAI's client reads them."""
+"""Responses of `/v1/responses`, as events and whole, as OpenAI's client reads them."""
 
 import json
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def writer(**fields: Any) -> ResponseWriter:
 
 
 def events(body: bytes) -> list[Any]:
-    """The events of a stream, each valid for the SDK and under its own number."""
+    """Returns the events of a stream, each valid for the SDK and numbered in order."""
     found = []
     for number, block in enumerate(body.decode().split("\n\n")[:-1]):
         name, data = block.split("\n")

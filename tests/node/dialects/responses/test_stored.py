@@ -1,4 +1,4 @@
-"""What the paths below `/v1/responses/{id}` answer."""
+"""Responses of the paths below `/v1/responses/{id}`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools of `/v1/responses`, namespaces among them."""
+"""Tools of `/v1/responses`, including namespaces."""
 
 from typing import Any
 

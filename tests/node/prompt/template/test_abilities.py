@@ -1,4 +1,4 @@
-"""What is found out about a template."""
+"""Features that are detected in a template."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The texts of prompts and of next turns."""
+"""Texts of prompts and of next turns."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def renderer_of(text: str) -> ChatRenderer:
 
 
 def parts_of(chat: Chat) -> list[str]:
-    """The shared text, cut at the ends of messages."""
+    """Returns the shared text, cut at the ends of messages."""
     assert chat.following is not None
     cuts = [0, *(end for end in chat.following.ends if end <= chat.shared), chat.shared]
     return [chat.text[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]

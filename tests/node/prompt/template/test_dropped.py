@@ -1,4 +1,4 @@
-"""Answers that the next turn's prompt does not repeat."""
+"""Responses that the next turn's prompt does not repeat."""
 
 from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
@@ -7,7 +7,7 @@ from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR
 
 
 def dropped(text: str, *, reads_reasoning: bool = True) -> tuple[str, ...]:
-    """As texts: a character is a token."""
+    """Tokens as text: each character is a token."""
     chat = ChatRenderer(ChatTemplate(text, {}), "hermes")
     found = find_dropped(
         chat,

@@ -1,4 +1,4 @@
-"""Messages brought to what a template can take."""
+"""Messages are converted to a form that the template supports."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Template variables for what a client says about thinking."""
+"""Template variables for a client's thinking options."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether a changed program still says all that the author's says."""
+"""A changed program must still render everything that the author's does."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

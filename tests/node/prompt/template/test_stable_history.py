@@ -1,4 +1,4 @@
-"""Programs that spell a message the same however many follow it."""
+"""Changed programs render a message the same however many follow it."""
 
 import re
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ CALLS_SPARING = SPARING.replace(
 def prompts(
     text: str, session: Sequence[Message] = SESSION, *, normalise: bool = True, **options: Any
 ) -> list[str]:
-    """The prompt of each turn."""
+    """Returns the prompt of each turn."""
     chat = ChatRenderer(ChatTemplate(text, {}, normalise=normalise), "hermes")
     counts = [at for at, each in enumerate(session, 1) if each.role in ("user", "tool")]
     return [
@@ -89,7 +89,7 @@ def prompts(
 
 
 def extends(texts: Sequence[str]) -> bool:
-    """Whether each begins with the one before it, less what opens its answer."""
+    """True if each prompt begins with the one before it, without the generation prompt."""
     ends = [text.rindex("<|begin|>assistant") for text in texts]
     return all(
         later.startswith(text[:end])

@@ -1,4 +1,4 @@
-"""Arguments of earlier calls, whatever a client gave back."""
+"""Arguments of earlier calls, whatever a client sent back."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tools in a form that the template takes."""
+"""Tools in a form that the template supports."""
 
 import json
 from typing import Any
@@ -25,7 +25,7 @@ EACH = "{% for name, p in t.function.parameters.properties.items() %}"
 
 
 def needing(spelled: str) -> TemplateTools:
-    """Of a template that spells a tool so, before its JSON."""
+    """Returns the tools of a template that has `spelled` before each tool's JSON."""
     return tools_of(TYPED + OPEN.replace("{{ t | tojson }}", spelled + "{{ t | tojson }}"))
 
 
