@@ -5,16 +5,16 @@ Every failure is one line on standard error.
 """
 
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from node.commands import options
 from node.errors import NodeError, StartError
 from node.settings import Settings
+from serving.setting import help_of
 from serving.terminal.output import put, shown
+from serving.terminal.setting_options import with_settings
 from serving.terminal.verbs import Verbs
 
 NAME = "node-agent"
@@ -31,7 +31,7 @@ app = typer.Typer(
 cache = typer.Typer(help="The prefix cache.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
-Home = options.Home
+Home = Annotated[Path | None, typer.Option(help=help_of(Settings, "home"), metavar="FOLDER")]
 Url = Annotated[str | None, typer.Option(help="The agent's address, if not this machine's.")]
 Token = Annotated[
     str | None,
@@ -63,60 +63,17 @@ def _options(
 
 
 @app.command()
-def serve(
-    context: typer.Context,
-    home: Home = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    engine: options.Engine = None,
-    memory_limit_bytes: options.MemoryLimit = None,
-    max_rows: options.MaxRows = None,
-    prefill_chunk_tokens: options.PrefillChunk = None,
-    decode_stall_target_ms: options.DecodeStallTarget = None,
-    kv_live_bytes: options.KvLiveSize = None,
-    kv_cache_bytes: options.KvCacheSize = None,
-    kv_snapshot_bytes: options.KvSnapshotSize = None,
-    kv_cache_bits: options.KvCacheBits = None,
-    kv_live_bits: options.KvLiveBits = None,
-    kv_disk_bytes: options.KvDiskSize = None,
-    kv_disk_bytes_per_day: options.KvDiskWrites = None,
-    allow_plain_http: options.AllowPlainHttp = None,
-    script: Annotated[Path | None, typer.Option(help="The scripted engine's script.")] = None,
-    exit_on_stdin_eof: Annotated[
-        bool | None, typer.Option("--exit-on-stdin-eof", help="End when standard input closes.")
-    ] = None,
-    models: options.Models = None,
-    served_model_names: options.ServedModelNames = None,
-    tool_parsers: options.ToolParsers = None,
-    reasoning_parsers: options.ReasoningParsers = None,
-    default_chat_template_kwargs: options.DefaultTemplateKwargs = None,
-    max_thinking_tokens: options.MaxThinkingTokens = None,
-    repeated_tool_calls: options.RepeatedToolCalls = None,
-    tool_stream: options.ToolStream = None,
-    min_residency_s: options.MinResidency = None,
-    max_swap_wait_s: options.MaxSwapWait = None,
-    keep_alives: options.KeepAlive = None,
-    pins: options.Pins = None,
-    stall_timeout_s: options.StallTimeout = None,
-    spare_engine: options.SpareEngine = None,
-    stay_awake: options.StayAwakeWhen = None,
-    wired: options.WiredMemory = None,
-    reasoning_field: options.ReasoningFieldName = None,
-    responses_bytes: options.ResponsesSize = None,
-    warm: options.Warm = None,
-) -> None:
+@with_settings(Settings)
+def serve(**given: Any) -> None:
     """Serve the models of this machine."""
     from node.commands.serve import serve as run
 
-    run(_settings(context))
+    run(_settings(given))
 
 
-def _settings(context: typer.Context) -> Settings:
-    """Of a command where each parameter is the setting of its name."""
+def _settings(given: dict[str, Any]) -> Settings:
     from node.commands.configuration import read_settings
 
-    names = {each.name for each in fields(Settings)}
-    given = {name: value for name, value in context.params.items() if name in names}
     return read_settings(
         {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )
@@ -192,49 +149,34 @@ def rm(
 
 
 @app.command()
+@with_settings(Settings, without=("engine", "script", "exit_on_stdin_eof"))
 def doctor(
-    context: typer.Context,
-    home: Home = None,
-    host: options.Host = None,
-    port: options.Port = None,
-    memory_limit_bytes: options.MemoryLimit = None,
-    max_rows: options.MaxRows = None,
-    prefill_chunk_tokens: options.PrefillChunk = None,
-    decode_stall_target_ms: options.DecodeStallTarget = None,
-    kv_live_bytes: options.KvLiveSize = None,
-    kv_cache_bytes: options.KvCacheSize = None,
-    kv_snapshot_bytes: options.KvSnapshotSize = None,
-    kv_cache_bits: options.KvCacheBits = None,
-    kv_live_bits: options.KvLiveBits = None,
-    kv_disk_bytes: options.KvDiskSize = None,
-    kv_disk_bytes_per_day: options.KvDiskWrites = None,
-    allow_plain_http: options.AllowPlainHttp = None,
-    models: options.Models = None,
-    served_model_names: options.ServedModelNames = None,
-    tool_parsers: options.ToolParsers = None,
-    reasoning_parsers: options.ReasoningParsers = None,
-    default_chat_template_kwargs: options.DefaultTemplateKwargs = None,
-    max_thinking_tokens: options.MaxThinkingTokens = None,
-    repeated_tool_calls: options.RepeatedToolCalls = None,
-    tool_stream: options.ToolStream = None,
-    min_residency_s: options.MinResidency = None,
-    max_swap_wait_s: options.MaxSwapWait = None,
-    keep_alives: options.KeepAlive = None,
-    pins: options.Pins = None,
-    stall_timeout_s: options.StallTimeout = None,
-    spare_engine: options.SpareEngine = None,
-    stay_awake: options.StayAwakeWhen = None,
-    wired: options.WiredMemory = None,
-    reasoning_field: options.ReasoningFieldName = None,
-    responses_bytes: options.ResponsesSize = None,
-    warm: options.Warm = None,
-    full: options.Full = False,
-    soak_minutes: options.Soak = None,
-    report_folder: options.ReportFolder = Path(),
+    *,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Also test this machine for about five minutes, and write a report."
+        ),
+    ] = False,
+    soak_minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--soak",
+            metavar="MINUTES",
+            min=0.01,
+            max=1440,
+            help="With --full: at the end, the load under which Macs have panicked. Save your work "
+            "first.",
+        ),
+    ] = None,
+    report_folder: Annotated[
+        Path, typer.Option("--report", metavar="FOLDER", help="Folder for the report of --full.")
+    ] = Path(),
     as_json: Json = False,
+    **given: Any,
 ) -> None:
     """Check what the agent needs from this machine to serve with the same options."""
-    settings = _settings(context)
+    settings = _settings(given)
     examine = _try_out if full else _look_at
     if not examine(settings, report_folder, soak_minutes, as_json):
         raise typer.Exit(1)

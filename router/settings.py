@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 from router.errors import StartError
 from serving import own_machine, units
+from serving.setting import Kind, Setting, read_variable, settings_of
 from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
@@ -27,37 +29,146 @@ UNREPORTED_AFTER_S = 10.0
 """How long after its end a request waits for its node's accounts before it is written without."""
 
 
+def _text(_key: str, text: str) -> Any:
+    return text
+
+
+def _path(key: str, text: str) -> Any:
+    if not text:
+        raise StartError(f"{key} must be a folder, not {text!r}.")
+    return Path(text).expanduser()
+
+
+def _port(key: str, text: str) -> Any:
+    if not text.isdecimal() or int(text) > 65535:
+        raise StartError(f"{key} must be a port number from 0 to 65535, not {text!r}.")
+    return int(text)
+
+
+def _seconds(key: str, text: str) -> Any:
+    try:
+        value = float(text)
+    except ValueError:
+        raise StartError(f"{key} must be a number of seconds, not {text!r}.") from None
+    if not 0 < value < 3600:
+        raise StartError(f"{key} must be more than 0 and less than 3600 seconds, not {text!r}.")
+    return value
+
+
+def _count(key: str, text: str) -> Any:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise StartError(f"{key} must be a whole number from 1 to 100000, not {text!r}.")
+    return int(text)
+
+
+def _flag(key: str, text: str) -> Any:
+    try:
+        return units.read_flag(text)
+    except ValueError:
+        raise StartError(f"{key} must be true or false, not {text!r}.") from None
+
+
+def _stay_awake(key: str, text: str) -> Any:
+    try:
+        return StayAwake(text)
+    except ValueError:
+        raise StartError(f"{key} must be one of {STAY_AWAKE}, not {text!r}.") from None
+
+
+TEXT = Kind(_text, "TEXT")
+PATH = Kind(_path, "FOLDER")
+PORT = Kind(_port, "PORT", range="0 to 65535")
+COUNT = Kind(_count, "N", range="1 to 100000")
+SECONDS = Kind(
+    _seconds, "SECONDS", show=lambda seconds: f"{seconds:g}", range="more than 0, less than 3600"
+)
+FLAG = Kind(_flag, "", is_flag=True)
+STAY_AWAKE_MODE = Kind(_stay_awake, STAY_AWAKE)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One router's settings; each field's name in upper case behind `MLX_FLEET_ROUTER_` is its
-    environment variable."""
+    """One router's settings. Each field is an option of `router serve`, and its name in upper case
+    behind `MLX_FLEET_ROUTER_` is the environment variable for it."""
 
-    home: Path
-    """Folder of the router: registry, key files."""
-    host: str = "127.0.0.1"
-    port: int = 8800
-    registry_url: str = ""
-    """Empty: `registry.db` in the home folder."""
-    allow_plain_http: bool = False
-    """Whether a bind other than loopback may go without TLS."""
-    log_requests: bool = False
-    """Whether each request is logged as one line when it ends."""
-    hold_head_s: float = 10.0
-    """How long a stream's head waits for its node; also the longest silence after."""
-    queue_limit: int = 256
-    """Requests of one model that may wait in the router; the next one is refused."""
-    promote_after_s: float = 30.0
-    """How long a request waits in its class before it goes on in the next better one."""
-    stall_s: float = 150.0
-    """How long a node that can be reached may make no progress with a request."""
-    load_timeout_s: float = 900.0
-    """How long the load of a model may make no progress."""
-    first_token_timeout_s: float = 900.0
-    """How long a server that is no node agent may take until its answer begins."""
-    stay_awake: StayAwake = StayAwake.BUSY
-    """When the machine, where it is a Mac, is kept from sleeping."""
-    exit_on_stdin_eof: bool = False
-    """Whether the router ends when its standard input closes: it never outlives its parent."""
+    home: Annotated[Path, Setting(PATH, "The router's folder: registry and key files.")]
+    host: Annotated[str, Setting(TEXT, "Address to listen on.", metavar="ADDRESS")] = "127.0.0.1"
+    port: Annotated[int, Setting(PORT, "Port to listen on; 0 selects a free one.")] = 8800
+    registry_url: Annotated[
+        str,
+        Setting(
+            TEXT,
+            "SQLite file of the registry.",
+            default="registry.db in the router's folder",
+            metavar="FILE",
+        ),
+    ] = ""
+    allow_plain_http: Annotated[
+        bool,
+        Setting(
+            FLAG,
+            "Listen beyond loopback without TLS, where other machines can read along.",
+            "--allow-plain-http/--no-allow-plain-http",
+        ),
+    ] = False
+    log_requests: Annotated[
+        bool,
+        Setting(FLAG, "Log each request in one line.", "--log-requests/--no-log-requests"),
+    ] = False
+    hold_head_s: Annotated[
+        float, Setting(SECONDS, "Longest silence of a stream, its head included.", "--hold-head")
+    ] = 10.0
+    queue_limit: Annotated[
+        int, Setting(COUNT, "Most requests of one model that wait in the router.")
+    ] = 256
+    """The next request is refused."""
+    promote_after_s: Annotated[
+        float,
+        Setting(
+            SECONDS,
+            "Time after which a waiting request may go before those that came later.",
+            "--promote-after",
+        ),
+    ] = 30.0
+    stall_s: Annotated[
+        float,
+        Setting(
+            SECONDS,
+            "Time without progress after which a request is taken from a node that is connected.",
+            "--stall",
+        ),
+    ] = 150.0
+    load_timeout_s: Annotated[
+        float,
+        Setting(
+            SECONDS, "Time for which the load of a model may make no progress.", "--load-timeout"
+        ),
+    ] = 900.0
+    first_token_timeout_s: Annotated[
+        float,
+        Setting(
+            SECONDS,
+            "Time until a third-party server must have begun its response.",
+            "--first-token-timeout",
+        ),
+    ] = 900.0
+    stay_awake: Annotated[
+        StayAwake,
+        Setting(
+            STAY_AWAKE_MODE,
+            "When this machine, if it is a Mac, is kept awake; busy: while requests are open, and "
+            "a minute longer.",
+        ),
+    ] = StayAwake.BUSY
+    exit_on_stdin_eof: Annotated[
+        bool,
+        Setting(
+            FLAG,
+            "End when standard input closes.",
+            "--exit-on-stdin-eof/--no-exit-on-stdin-eof",
+        ),
+    ] = False
+    """A router with it never outlives its parent process."""
 
     @property
     def registry(self) -> str:
@@ -88,76 +199,13 @@ def key_of_environment() -> str:
     return os.environ.get(ENV_KEY, "").strip()
 
 
-def _text(_key: str, text: str) -> object:
-    return text
-
-
-def _path(key: str, text: str) -> object:
-    if not text:
-        raise StartError(f"{key} must be a folder, not {text!r}.")
-    return Path(text).expanduser()
-
-
-def _port(key: str, text: str) -> object:
-    if not text.isdecimal() or int(text) > 65535:
-        raise StartError(f"{key} must be a port number from 0 to 65535, not {text!r}.")
-    return int(text)
-
-
-def _seconds(key: str, text: str) -> object:
-    try:
-        value = float(text)
-    except ValueError:
-        raise StartError(f"{key} must be a number of seconds, not {text!r}.") from None
-    if not 0 < value < 3600:
-        raise StartError(f"{key} must be more than 0 and less than 3600 seconds, not {text!r}.")
-    return value
-
-
-def _count(key: str, text: str) -> object:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise StartError(f"{key} must be a whole number from 1 to 100000, not {text!r}.")
-    return int(text)
-
-
-def _flag(key: str, text: str) -> object:
-    try:
-        return units.read_flag(text)
-    except ValueError:
-        raise StartError(f"{key} must be true or false, not {text!r}.") from None
-
-
-def _stay_awake(key: str, text: str) -> object:
-    try:
-        return StayAwake(text)
-    except ValueError:
-        raise StartError(f"{key} must be one of {STAY_AWAKE}, not {text!r}.") from None
-
-
-READERS = {
-    "home": _path,
-    "host": _text,
-    "port": _port,
-    "registry_url": _text,
-    "allow_plain_http": _flag,
-    "log_requests": _flag,
-    "hold_head_s": _seconds,
-    "queue_limit": _count,
-    "promote_after_s": _seconds,
-    "stall_s": _seconds,
-    "load_timeout_s": _seconds,
-    "first_token_timeout_s": _seconds,
-    "stay_awake": _stay_awake,
-    "exit_on_stdin_eof": _flag,
-}
-
-
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
-    """The settings that environment variables give. Raises `StartError` naming key and value."""
+    """The settings in environment variables. Raises `StartError` that names variable and value."""
     values = os.environ if environ is None else environ
     prefix = "MLX_FLEET_ROUTER_"
-    known = {f"{prefix}{name.upper()}" for name in (*READERS, "url")}
-    # What the node agent takes, it checks itself.
+    settings = settings_of(Settings)
+    known = {f"{prefix}{name.upper()}" for name in (*settings, "url")}
+    # The node agent checks its own variables.
     ours = (name for name in values if not name.startswith("MLX_FLEET_NODE_"))
     if sentence := misspelt(ours, known):
         raise StartError(sentence)
@@ -167,8 +215,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
             continue
         name = key[len(prefix) :].lower()
         if name == "url":
-            continue  # where the command line finds a router, not a setting of one
-        if name not in READERS:
+            continue  # for the commands, not a setting of the router
+        if name not in settings:
             raise StartError(f"{key} is not a setting of router.")
-        found[name] = READERS[name](key, text)
+        found[name] = read_variable(settings[name], key, text)
     return found

@@ -23,6 +23,14 @@ def read_duration_s(text: str) -> float:
     return seconds
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the largest unit that makes a whole number: 30s, 2m, 1h."""
+    for unit in ("w", "d", "h", "m"):
+        if seconds and seconds % _UNIT_S[unit] == 0:
+            return f"{seconds / _UNIT_S[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
 def read_flag(text: str) -> bool:
     """The flag. Raises `ValueError` for a text that means neither yes nor no."""
     if text.lower() in _YES:

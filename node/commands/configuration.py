@@ -17,14 +17,8 @@ from node.parsing.registry import (
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.template_kwargs import RESERVED_KWARGS
-from node.settings import (
-    AUTO_BYTES,
-    REASONING_FIELDS,
-    WIRED,
-    Settings,
-    default_home,
-    read_environment,
-)
+from node.setting_kinds import AUTO_BYTES
+from node.settings import REASONING_FIELDS, WIRED, Settings, default_home, read_environment
 
 EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),

@@ -2,7 +2,7 @@
 fast."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,9 @@ from router.cli.models import models_app
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
+from router.settings import Settings
 from serving.terminal.output import put
+from serving.terminal.setting_options import with_settings
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
 app.add_typer(models_app, name="models")
@@ -48,50 +50,12 @@ def _options(
 
 
 @app.command()
-def serve(
-    home: Home = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Port = None,
-    registry_url: RegistryUrl = None,
-    allow_plain_http: Annotated[
-        bool | None,
-        typer.Option(
-            "--allow-plain-http/--no-allow-plain-http",
-            help="Listen without TLS where other machines can read along.",
-        ),
-    ] = None,
-    log_requests: Annotated[
-        bool | None,
-        typer.Option("--log-requests/--no-log-requests", help="One line for each request."),
-    ] = None,
-    hold_head_s: Annotated[
-        float | None,
-        typer.Option(
-            "--hold-head",
-            min=0.01,
-            max=3599,
-            help="Longest silence of a stream, its head included, in seconds.",
-        ),
-    ] = None,
-    queue_limit: options.QueueLimit = None,
-    promote_after_s: options.PromoteAfter = None,
-    stall_s: options.Stall = None,
-    load_timeout_s: options.LoadTimeout = None,
-    first_token_timeout_s: options.FirstTokenTimeout = None,
-    stay_awake: options.StayAwakeWhen = None,
-    exit_on_stdin_eof: Annotated[
-        bool | None,
-        typer.Option(
-            "--exit-on-stdin-eof/--no-exit-on-stdin-eof",
-            help="End when standard input closes.",
-        ),
-    ] = None,
-) -> None:
-    """Serve the OpenAI endpoint and the admin API. Options win over MLX_FLEET_ROUTER_…"""
+@with_settings(Settings)
+def serve(**given: Any) -> None:
+    """Serve the OpenAI endpoint and the admin API. Options override MLX_FLEET_ROUTER_…"""
     from router.commands import serve as command
 
-    options = {name: value for name, value in locals().items() if name != "command"}
-    command.run(command.read_settings(options))
+    command.run(command.read_settings(given))
 
 
 @app.command()

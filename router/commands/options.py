@@ -1,12 +1,9 @@
-"""Options that several verbs of `router` have, and those of `serve`'s queue, `explain` and
-`simulate`."""
+"""Options that several verbs of `router` have, and those of `explain` and `simulate`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from serving.stay_awake import STAY_AWAKE, StayAwake
 
 Router = Annotated[
     str | None,
@@ -21,15 +18,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
 Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
-StayAwakeWhen = Annotated[
-    StayAwake | None,
-    typer.Option(
-        "--stay-awake",
-        metavar=STAY_AWAKE,
-        help="When this machine, if it is a Mac, is kept from sleeping; busy, the default: while "
-        "requests are open, and a minute longer.",
-    ),
-]
 RegistryUrl = Annotated[
     str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
 ]
@@ -65,52 +53,6 @@ PriceOutput = Annotated[
 PriceCached = Annotated[
     float | None,
     typer.Option(min=0, help="Of a million cached prompt tokens; as --price-input if not given."),
-]
-
-QueueLimit = Annotated[
-    int | None,
-    typer.Option(
-        "--queue-limit",
-        min=1,
-        max=100_000,
-        help="Most requests of one model that wait in the router.",
-    ),
-]
-PromoteAfter = Annotated[
-    float | None,
-    typer.Option(
-        "--promote-after",
-        min=0.01,
-        max=3599,
-        help="Seconds after which a waiting request may go before those that came later.",
-    ),
-]
-Stall = Annotated[
-    float | None,
-    typer.Option(
-        "--stall",
-        min=0.01,
-        max=3599,
-        help="Seconds without progress after which a request leaves a node that is there.",
-    ),
-]
-LoadTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--load-timeout",
-        min=0.01,
-        max=3599,
-        help="Seconds that the load of a model may make no progress.",
-    ),
-]
-FirstTokenTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--first-token-timeout",
-        min=0.01,
-        max=3599,
-        help="Seconds that a server which is no node agent may take to begin an answer.",
-    ),
 ]
 
 RequestFile = Annotated[

@@ -5,16 +5,14 @@ from pathlib import Path
 import pytest
 
 from node.errors import StartError
-from node.settings import (
-    Settings,
-    named_models,
+from node.setting_kinds import (
     read_duration_s,
-    read_environment,
     read_keep_alive,
     read_kwargs,
     read_thinking_tokens,
     read_warm,
 )
+from node.settings import Settings, named_models, read_environment
 from serving.stay_awake import StayAwake
 
 

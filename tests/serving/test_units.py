@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.units import gib, read_duration_s, read_flag, size
+from serving.units import duration, gib, read_duration_s, read_flag, size
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,15 @@ def test_a_length_of_time_has_a_unit_or_is_in_seconds(text: str, seconds: float)
 def test_what_is_no_length_of_time_or_more_than_a_year_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         read_duration_s(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (0.5, "0.5s"), (30.0, "30s"), (90.0, "90s"), (120.0, "2m"), (3600.0, "1h")],
+)
+def test_a_duration_is_spelled_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+    assert read_duration_s(text) == seconds
 
 
 def test_a_flag_is_yes_or_no() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from node.commands.configuration import ExtraMissing, need_extra, read_settings
 from node.errors import StartError
-from node.settings import read_bytes, read_disk_bytes
+from node.setting_kinds import read_bytes, read_disk_bytes
 from tests.node.kernels import PlayedKernel
 
 

@@ -1,0 +1,54 @@
+"""Command-line options made from a settings class."""
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from serving.setting import Setting, help_of, option_of, settings_of
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_settings(
+    settings: type[Any], without: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """Gives a command an option for each setting of the class, except for those in `without`.
+
+    The command has keyword-only parameters of its own and `**given`, which gets the settings by
+    name: None, or an empty list, for an option that is not given.
+    """
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        options = [
+            _parameter(settings, name, setting)
+            for name, setting in settings_of(settings).items()
+            if name not in without
+        ]
+        # typer reads a command's parameters from its signature.
+        vars(command)["__signature__"] = signature.replace(parameters=[*options, *own])
+        return command
+
+    return decorate
+
+
+def _parameter(settings: type[Any], name: str, setting: Setting) -> inspect.Parameter:
+    kind, option = setting.kind, option_of(name, setting)
+    text = help_of(settings, name)
+    annotation: Any
+    if kind.is_flag:
+        annotation = Annotated[bool | None, typer.Option(option, help=text)]
+    else:
+        made = typer.Option(
+            option,
+            help=text,
+            metavar=setting.metavar or kind.metavar,
+            parser=lambda given: kind.read(option, given),
+        )
+        annotation = Annotated[list[Any] | None if kind.read_all else Any, made]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
