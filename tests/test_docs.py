@@ -215,6 +215,13 @@ def leads_somewhere(path: Path, target: str) -> bool:
     return not anchor or anchor in {anchor_of(each) for each in headings(linked.read_text())}
 
 
+@pytest.mark.parametrize("path", PAGES_WITH_LINKS, ids=lambda path: path.name)
+def test_a_source_file_that_a_page_names_exists(path: Path) -> None:
+    roots = "router|node|registry|serving|migrations|tests"
+    named = re.findall(rf"`((?:{roots})/[\w/.-]+\.py)`", path.read_text())
+    assert [each for each in named if not (DOCS.parent / each).exists()] == []
+
+
 def headings(text: str) -> list[str]:
     return re.findall(r"^#+ (.*)$", text, re.MULTILINE)
 
