@@ -5,7 +5,7 @@ from serving.terminal.interrupt import exit_interrupted
 
 def main() -> None:
     try:
-        # Ctrl-C may come before the command has been imported.
+        # Ctrl-C may arrive before the command has been imported.
         from router.cli.main import main as run
 
         run()

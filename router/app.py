@@ -1,4 +1,4 @@
-"""Wires the router: the only place that makes its parts and knows their order."""
+"""Constructs and connects the router's parts; the only module that knows their order."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from router.api.v1 import V1
 from router.auth import KeyRing
 from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.core import Core
-from router.dispatch.dispatcher import Dispatcher, Known
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.dispatcher import Dispatcher, DispatchRecords
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
 from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
@@ -36,7 +36,8 @@ from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.jobs import Jobs
-from router.lifecycle.lifecycle import Lifecycle, Outside
+from router.lifecycle.action_runner import Dependencies
+from router.lifecycle.lifecycle import Lifecycle
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
@@ -58,9 +59,9 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 async def open_core(
     settings: Settings, wall: Callable[[], float] = time.time
 ) -> AsyncIterator[Core]:
-    """The running router, without its HTTP side. Startup, serve, shutdown.
+    """Starts the router without its HTTP side, yields it, and shuts it down.
 
-    `wall` is the clock of the schedules. Raises the registry's errors where it cannot be opened.
+    `wall` is the clock of the schedules. Raises the registry's errors if it cannot be opened.
     """
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     registry = await open_migrated(settings.registry)
@@ -102,10 +103,10 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     predictions = Predictions(prefixes, metrics)
     decisions = Decisions()
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
-    placing = Placing(Scheduler(prefixes, limits), fleet, decisions, metrics)
+    driver = SchedulerDriver(Scheduler(prefixes, limits), fleet, decisions, metrics)
     ledger = Ledger(
         Origins(own_id, await accounts_secret(registry)),
-        UsageFeedback(placing, predictions, decisions, metrics, budgets.charge),
+        UsageFeedback(driver, predictions, decisions, metrics, budgets.charge),
         log_requests=settings.log_requests,
     )
     watcher = Watcher(fleet, ledger, prefixes)
@@ -114,10 +115,10 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         StallLimits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
         metrics.stalled,
     )
-    known = Known(prefixes, decisions, metrics, stalls)
+    known = DispatchRecords(prefixes, decisions, metrics, stalls)
     LoadCounter(fleet, metrics)
-    _add_gauges(metrics, prefixes, placing.traffic)
-    outside = Outside(registry, fleet, watcher, placing.traffic.queued_models, own_id, wall)
+    _add_gauges(metrics, prefixes, driver.traffic)
+    parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
     return Core(
         settings=settings,
         router_id=own_id,
@@ -132,21 +133,23 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         metrics=metrics,
         chainer=Chainer(),
         watcher=watcher,
-        dispatcher=Dispatcher(fleet, watcher, ledger, placing, known),
-        traffic=placing.traffic,
+        dispatcher=Dispatcher(fleet, watcher, ledger, driver, known),
+        traffic=driver.traffic,
         decisions=decisions,
-        lifecycle=Lifecycle(outside, *wanted),
+        lifecycle=Lifecycle(parts, *wanted),
         awake=Awake(settings.stay_awake),
     )
 
 
 def _add_gauges(metrics: Metrics, prefixes: PrefixIndex, traffic: Traffic) -> None:
     metrics.add_node_gauge(
-        "prefix_index_entries", "Prefixes that nodes are known to hold.", prefixes.entries_by_node
+        "prefix_index_entries",
+        "Cached prefixes that nodes have reported.",
+        prefixes.entries_by_node,
     )
     metrics.add_node_gauge(
         "open_leases",
-        "Requests that hold a place on a node.",
+        "Requests that have a lease on a node.",
         traffic.leases_by_node,
     )
     metrics.add_gauge(
@@ -164,7 +167,7 @@ def _add_gauges(metrics: Metrics, prefixes: PrefixIndex, traffic: Traffic) -> No
 
 
 def build_app(core: Core) -> AsgiApp:
-    """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
+    """Builds the HTTP side: /v1 is raw ASGI in front, everything else is FastAPI."""
     v1 = V1(core)
     rest = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     admin = admin_routes(lambda: core)
@@ -177,7 +180,8 @@ def build_app(core: Core) -> AsgiApp:
     @rest.get("/")
     @rest.get("/health")
     async def health() -> dict[str, str]:
-        """Of the process: it answers requests while its registry cannot be written, too."""
+        """Reports the health of the process, which serves requests even while its registry cannot
+        be written."""
         if core.registry.trouble.sentence:
             told = "The registry cannot be written; the router's log says why."
             return {"status": "degraded", "registry": told}
@@ -202,7 +206,7 @@ def build_app(core: Core) -> AsgiApp:
 
 
 def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
-    """Has every error leave in OpenAI's envelope."""
+    """Makes every error response use OpenAI's envelope."""
 
     @rest.exception_handler(404)
     @rest.exception_handler(405)
@@ -219,12 +223,13 @@ def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
 
     @rest.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> Response:
-        """Starlette raises the error again, so that the connection logs it."""
+        """Answers 500; Starlette raises the error again, so that the connection logs it."""
         return Response(RouterError().body(), RouterError.status, media_type="application/json")
 
 
 def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:
-    """What the path takes, whatever the request's own method."""
+    """Lists the methods that any route matching the path accepts, whatever the request's own
+    method."""
     found: set[str] = set()
     for route in routes:
         if route.matches(scope)[0] is not Match.NONE:

@@ -1,4 +1,4 @@
-"""API keys, checked from memory: no database on the request path."""
+"""API keys, checked from memory, so that no request waits for the database."""
 
 import hashlib
 import secrets
@@ -19,18 +19,19 @@ _PREFIX_CHARS = 11
 
 
 def digest(key: str) -> str:
-    """Hex SHA-256 of a key: all that is ever stored of it."""
+    """Returns the hex SHA-256 of a key; nothing else of it is ever stored."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def new_key() -> tuple[str, str, str]:
-    """A fresh key of 128 random bits: (key, visible prefix, digest)."""
+    """Makes a key of 128 random bits and returns (key, visible prefix, digest)."""
     key = "mlxf-" + secrets.token_hex(16)
     return key, key[:_PREFIX_CHARS], digest(key)
 
 
 def new_salt() -> str:
-    """128 random bits: nobody can guess their way into the prefixes of the key that has it."""
+    """Returns 128 random bits, so that nobody can guess the hashes of this key's cached
+    prefixes."""
     return secrets.token_hex(16)
 
 
@@ -48,7 +49,7 @@ def caller_of(record: KeyRecord) -> Caller:
 
 
 class KeyRing:
-    """All valid keys by digest; the admin API keeps it in step with the registry."""
+    """All valid keys by digest; the admin API keeps it in sync with the registry."""
 
     def __init__(
         self, records: Iterable[KeyRecord] = (), clock: Callable[[], float] = time.time
@@ -66,8 +67,8 @@ class KeyRing:
         self._callers.pop(key_digest, None)
 
     def check(self, key: str | None, scope: str, other: str = "") -> Caller:
-        """The caller that holds `key`. Raises `Unauthorized` or, with neither of the scopes,
-        `Forbidden`."""
+        """Returns the caller whose key this is. Raises `Unauthorized`, or `Forbidden` if the key
+        has neither of the scopes."""
         caller = self._callers.get(digest(key)) if key else None
         if caller is None:
             raise Unauthorized
@@ -79,7 +80,8 @@ class KeyRing:
 
 
 def key_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The key of `Authorization: Bearer`, or else of `x-api-key` (header names in lower case)."""
+    """Returns the key of `Authorization: Bearer`, or else of `x-api-key`; header names are in lower
+    case."""
     other = None
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":

@@ -1,4 +1,4 @@
-"""The router's parts, made in one place and passed as one object."""
+"""The router's parts as one object."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from serving.awake import Awake
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Everything that the APIs act on."""
+    """All parts that the APIs use; made by `router.app`."""
 
     settings: Settings
     router_id: str

@@ -1,4 +1,4 @@
-"""The keys that a fleet begins with, each in a file that only its owner can read."""
+"""The first keys of a fleet, each in a file that only its owner can read."""
 
 import os
 import secrets
@@ -15,10 +15,10 @@ from router.states import SCOPE_EXTERNAL
 
 
 async def make_first_keys(registry: Registry, settings: Settings) -> None:
-    """At the first start: a key for the command line, and one for people.
+    """At the first start, makes an admin key for the command line and an inference key for people.
 
-    Raises `StartError` where the registry has no keys and the files are there: then it is not the
-    registry that they belong to, and a new fleet would leave all keys of the old one without use.
+    Raises `StartError` if the registry has no keys but the key files exist: they belong to another
+    registry, and a new fleet would make all keys of the old one useless.
     """
     wanted = {
         settings.admin_key_file: ("admin", SCOPES),
@@ -45,14 +45,14 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
 def _refuse_standing(settings: Settings, standing: list[Path]) -> None:
     if standing:
         raise StartError(
-            f"The registry {settings.registry} has no keys, but {standing[0]} is there: it is of "
-            "another registry. Put that one back, such as from a backup; or for a new fleet, whose "
-            f"nodes and keys are all new, move {' and '.join(file.name for file in standing)} away."
+            f"The registry {settings.registry} has no keys, but {standing[0]} exists: it belongs "
+            "to another registry. Restore that one, such as from a backup; or, for a new fleet "
+            f"with new nodes and keys, move {' and '.join(file.name for file in standing)} away."
         )
 
 
 def _make(file: Path, name: str, scopes: tuple[str, ...]) -> KeyRecord:
-    """A new key, which waits beside its file until the registry has it."""
+    """Makes a key and writes it to a partial file, which stays until the registry has the key."""
     key, prefix, key_digest = new_key()
     write_secret(_partial(file), key)
     return KeyRecord(
@@ -68,8 +68,8 @@ def _make(file: Path, name: str, scopes: tuple[str, ...]) -> KeyRecord:
 
 
 def _finish(file: Path, known: set[str]) -> None:
-    """Gives the file its key, which the registry has, though the start that made it was cut short
-    in between; a key that it has not is of no use."""
+    """Gives the file its key if the registry has it, even if the start that made it was
+    interrupted; a key that the registry does not have is deleted."""
     partial = _partial(file)
     if not partial.exists():
         return
@@ -84,7 +84,7 @@ def _partial(file: Path) -> Path:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Writes a file that only its owner can read, to the disk."""
+    """Writes a file that only its owner can read, and syncs it to the disk."""
     file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as out:

@@ -1,4 +1,4 @@
-"""Periodic work, by APScheduler: accounts and residency go to the registry in batches."""
+"""Periodic jobs, run by APScheduler: usage and residency are written to the registry in batches."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ log = logging.getLogger("mlx_fleet.jobs")
 
 RESIDENCY_S = 2.0
 BATCH_ROWS = 5_000
-"""Of one transaction: where that fails, no more is made ready for the next try."""
+"""Rows per transaction; if one fails, at most this many have been prepared for nothing."""
 
 
 class Jobs:
-    """The router's timers, and their last run at shutdown."""
+    """Runs the router's timers, and runs the jobs a last time at shutdown."""
 
     def __init__(self, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
         self._registry = registry
@@ -34,7 +34,7 @@ class Jobs:
         self._usage_lock = asyncio.Lock()
         self._residency_lock = asyncio.Lock()
         self._scheduler = AsyncIOScheduler(timezone="UTC")
-        # A run that is still busy when the next is due is skipped; under load that is no news.
+        # A run that is still busy when the next one is due is skipped; under load that is normal.
         logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
 
     def start(self) -> None:
@@ -44,7 +44,7 @@ class Jobs:
         self._scheduler.start()
 
     async def close(self) -> None:
-        """Stops the timers, lets what they run end, and writes what is left."""
+        """Stops the timers, lets running jobs end, and writes what is left."""
         self._scheduler.remove_all_jobs()
         async with self._usage_lock, self._residency_lock:
             self._scheduler.shutdown(wait=False)
@@ -63,7 +63,7 @@ class Jobs:
                     break
 
     async def _insert(self, rows: list[UsageRecord]) -> bool:
-        """Whether none of them has to be tried again."""
+        """Writes the rows; returns True if none of them has to be tried again."""
 
         async def insert(session: WriteSession) -> list[UsageRecord]:
             try:
@@ -78,10 +78,10 @@ class Jobs:
             written = True
             for row in refused:
                 log.error(
-                    "the accounts of %.80r of %s cannot be stored", row.request_id, row.node_id
+                    "the usage record of %.80r on %s cannot be stored", row.request_id, row.node_id
                 )
         except RegistryUnwritable:
-            pass  # the registry has said so
+            pass  # the registry has logged it
         except RegistryError:
             log.exception("%d usage rows could not be written; they are kept", len(rows))
         finally:
@@ -106,7 +106,7 @@ class Jobs:
                 except NotFound:
                     continue  # removed meanwhile
                 except RegistryUnwritable:
-                    return  # the registry has said so
+                    return  # the registry has logged it
                 except RegistryError:
                     log.exception("the residency of node %s could not be written", view.name)
                     continue
@@ -127,7 +127,7 @@ class Jobs:
 
 
 def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:
-    """A node's models as registry rows; None before its first word."""
+    """Returns a node's models as registry rows; None before its first status."""
     if view.status is None:
         return None
     return tuple(
@@ -143,6 +143,6 @@ def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:
 
 
 def _whole(view: NodeView) -> tuple[ModelStatus, ...]:
-    """The node's models; one that is being pulled may never become one."""
+    """Lists the node's models, except those that are being pulled, which may never be complete."""
     models = view.status.models if view.status else ()
     return tuple(model for model in models if model.state is not ModelState.PULLING)

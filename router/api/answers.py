@@ -1,4 +1,4 @@
-"""Whole answers of `/v1/*` that the router makes itself."""
+"""Responses of `/v1/*` that the router makes itself."""
 
 import msgspec
 
@@ -11,12 +11,12 @@ JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
 async def send_json(send: Send, value: object) -> None:
-    """A JSON answer."""
+    """Sends a value as a JSON response."""
     await send_bytes(send, 200, msgspec.json.encode(value), JSON_HEADERS)
 
 
 async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.OPENAI) -> None:
-    """An error as an HTTP status with the dialect's envelope."""
+    """Sends an error as an HTTP status with the dialect's envelope."""
     headers = list(JSON_HEADERS)
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
@@ -33,7 +33,7 @@ async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.
 async def send_bytes(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    """A whole answer; its length is added to the headers."""
+    """Sends a whole response; its length is added to the headers."""
     head = [*headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

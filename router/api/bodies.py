@@ -1,4 +1,4 @@
-"""Bodies of `/v1/*`: read once, decoded for routing only."""
+"""Reads the bodies of `/v1/*` once, and decodes only what routing needs."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ _NO_TYPE = (b"", b"null", b'""')
 _ABSENT = msgspec.Raw(b"")
 _ID_FIELD = b'"id"'
 _THREAD_BYTES = 1 << 20
-"""A longer input is gone through in a thread, beside the requests of others."""
+"""Inputs longer than this are searched in a thread, so that other requests are not delayed."""
 
 R = TypeVar("R")
 
 
-class ClientLeft(Exception):
-    """The caller closed the connection before it had sent its whole body."""
+class ClientDisconnected(Exception):
+    """The client closed the connection before it had sent its whole body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """What routing needs of a body; the node parses the rest."""
+    """The fields of a body that routing needs; the node parses the rest."""
 
     fields: Fields
     model: str
     stream: bool
     previous_response_id: str | None = None
-    """Of `/v1/responses`: the response that the request goes on from, which a node holds."""
+    """Id of the response that a `/v1/responses` request continues; it is stored on one node."""
 
 
 class _ItemHead(msgspec.Struct, gc=False):
-    """What tells whether an item stands for another one. Nothing is decoded that may be long."""
+    """The fields that show whether an input item refers to another one. Long values are not
+    decoded."""
 
     type: msgspec.Raw = _ABSENT
     id: msgspec.Raw = _ABSENT
@@ -58,9 +59,9 @@ class _ItemHead(msgspec.Struct, gc=False):
 
     @property
     def reference(self) -> str | None:
-        """The id of the item that it stands for; None where it is an item itself."""
+        """Id of the item that it refers to; None if it is an item itself."""
         kind = bytes(self.type)
-        # Without a type, what has a role is a message.
+        # Without a type, an item that has a role is a message.
         if kind != _REFERENCE and (kind not in _NO_TYPE or bytes(self.role)):
             return None
         item_id = bytes(self.id)
@@ -75,8 +76,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def body_bytes(scope: Scope) -> int:
-    """How long the body is; of one that comes in chunks, how long it may be. Raises
-    `BodyTooLarge`."""
+    """Returns the length of the body from its headers; for a chunked body, the longest it may be.
+    Raises `BodyTooLarge`."""
     size_bytes = 0
     for name, value in scope["headers"]:
         if name == b"content-length":
@@ -89,8 +90,8 @@ def body_bytes(scope: Scope) -> int:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole request body. Raises `BodyTooLarge`, `BadRequest`, and `ClientLeft` where the
-    connection ends within it."""
+    """Reads the whole request body. Raises `BodyTooLarge`, or `ClientDisconnected` if the
+    connection closes before the body is complete."""
     message = await receive()
     body: bytes = message.get("body", b"")
     if message["type"] == "http.request" and not message.get("more_body", False):
@@ -103,12 +104,13 @@ async def read_body(receive: Receive) -> bytes:
         if size > MAX_BODY_BYTES:
             raise BodyTooLarge
     if message["type"] == "http.disconnect":
-        raise ClientLeft
+        raise ClientDisconnected
     return b"".join(parts)
 
 
 def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The caller's W3C trace context as header lines; empty where it is not one."""
+    """Returns the caller's W3C trace context as header lines; empty if it is missing or not
+    valid."""
     found = [pair for pair in headers if pair[0] == b"traceparent" or pair[0] == b"tracestate"]
     if not found:
         return ""
@@ -122,9 +124,9 @@ def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return lines.decode("ascii")
 
 
-def parse_routing(body: bytes, *, goes_on: bool = False) -> Routing:
-    """What a body says for routing; `goes_on`: it may go on from a response. Raises `BadRequest`
-    naming the field at fault."""
+def parse_routing(body: bytes, *, continues: bool = False) -> Routing:
+    """Decodes the fields that routing needs; `previous_response_id` only if `continues`. Raises
+    `BadRequest` naming the invalid field."""
     try:
         fields = read_fields(body)
     except msgspec.ValidationError as error:
@@ -133,7 +135,7 @@ def parse_routing(body: bytes, *, goes_on: bool = False) -> Routing:
         raise _not_json(error) from None
     if "model" not in fields:
         raise BadRequest("The field `model` is missing.", param="model")
-    previous = _field(fields, "previous_response_id", _decode_id) if goes_on else None
+    previous = _field(fields, "previous_response_id", _decode_id) if continues else None
     return Routing(
         fields,
         model=_field(fields, "model", _decode_text) or "",
@@ -155,8 +157,8 @@ def _field(fields: Fields, name: str, decode: Callable[[msgspec.Raw], R]) -> R |
 
 
 async def referred_items(fields: Fields) -> dict[str, str]:
-    """The ids of the items that the input refers to in place of repeating them, by the path of each
-    id in the body. None of an input that is not as it should be: the node will refuse it."""
+    """Returns the ids of the items that the input refers to without repeating them, by their path
+    in the body. Returns none for an invalid input; the node will refuse it."""
     items = bytes(fields.get("input", _ABSENT))
     if _ID_FIELD not in items:
         return {}
@@ -178,5 +180,5 @@ def _not_json(error: Exception) -> BadRequest:
 
 
 def with_model(fields: Fields, model: str) -> bytes:
-    """The body with another top-level `model`; every other value keeps its bytes."""
+    """Encodes the body with another top-level `model`; every other value keeps its bytes."""
     return msgspec.json.encode({**fields, "model": msgspec.Raw(msgspec.json.encode(model))})

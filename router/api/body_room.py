@@ -1,4 +1,4 @@
-"""How many bytes of bodies the router holds, by key, and whose large body is gone through next."""
+"""Limits the memory and the time that request bodies take, fairly among keys."""
 
 from __future__ import annotations
 
@@ -10,34 +10,33 @@ from node.protocol.json_size import TOO_MANY, has_too_many_values
 from router.errors import BodyTooLarge, TooMuchWaiting
 from serving.fair_shares import FairShares, Share
 
-HELD_BYTES = 256 * 1024 * 1024
-"""Of requests that are open, each from before its body is read. One key alone gets half. A body
-takes up to four times its length while it is gone through and sent on."""
+MAX_OPEN_BYTES = 256 * 1024 * 1024
+"""Limit for the bodies of open requests, counted from before a body is read; one key alone gets
+half. A body takes up to four times its length while it is decoded and sent on."""
 SMALL_BYTES = 64 * 1024
-"""A body of no more is not counted: connections are few enough for all of those."""
+"""Bodies up to this length are not counted; the number of connections bounds their sum."""
 WAIT_S = 20.0
-"""How long a request waits for room before its body is read."""
+"""Seconds that a request waits for room before its body is read."""
 THREADS = 2
-"""Large bodies that are gone through at once. Few: each takes the interpreter's lock from the event
-loop."""
+"""Large bodies that are processed at once. Few, since each of these threads competes with the event
+loop for the interpreter's lock."""
 
 _THREAD_BYTES = 1 << 20
-"""A longer body is looked through in a thread."""
+"""Longer bodies are checked in a thread."""
 
 T = TypeVar("T")
 
 
 class BodyRoom:
-    """No key takes all the memory for what it sends, or all the time for going through it."""
+    """Prevents one key from using all the memory for its bodies, or all the threads that process
+    them."""
 
     def __init__(self) -> None:
-        self._room = FairShares(HELD_BYTES, TooMuchWaiting)
+        self._room = FairShares(MAX_OPEN_BYTES, TooMuchWaiting)
         self._turns = FairShares(THREADS, TooMuchWaiting)
 
-    async def admitted(self, key_id: str, size_bytes: int) -> Share | None:
-        """Room for a body; None for one that is not counted. Raises `TooMuchWaiting`."""
-        if size_bytes <= SMALL_BYTES:
-            return None
+    async def reserve(self, key_id: str, size_bytes: int) -> Share:
+        """Waits for room for a body of more than `SMALL_BYTES`. Raises `TooMuchWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
                 return await self._room.acquire(key_id, size_bytes)
@@ -45,8 +44,8 @@ class BodyRoom:
             raise TooMuchWaiting from None
 
     async def check(self, key_id: str, body: bytes) -> None:
-        """Raises `BodyTooLarge` for what would take too much memory once it is decoded, by the
-        router or by a node."""
+        """Raises `BodyTooLarge` if decoding the body would take too much memory, in the router or
+        in a node."""
         if len(body) <= _THREAD_BYTES:
             has_too_many = has_too_many_values(body)
         else:
@@ -55,6 +54,6 @@ class BodyRoom:
             raise BodyTooLarge(TOO_MANY)
 
     async def in_thread(self, key_id: str, work: Callable[[], T]) -> T:
-        """What the work gives, which takes too long for the event loop."""
+        """Runs work that would block the event loop in a thread and returns its result."""
         async with self._turns.acquired(key_id, 1):
             return await asyncio.to_thread(work)

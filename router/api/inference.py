@@ -1,4 +1,5 @@
-"""Inference requests: bytes to ticket, ticket to a node's answer, model after model."""
+"""Inference requests: makes tickets from a body, and relays a node's response, one model after
+another."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import time
 from contextlib import ExitStack
 
 from router.api.bodies import Scope, body_bytes, read_body
-from router.api.body_room import BodyRoom
-from router.api.requests import Running, RunningRequests
-from router.api.tickets import UNABLE, Call, Tickets
-from router.client.disconnect import CancelWhenLeft
+from router.api.body_room import SMALL_BYTES, BodyRoom
+from router.api.requests import RunningRequest, RunningRequests
+from router.api.tickets import UNABLE, InferenceRequest, Tickets
+from router.client.disconnect import CancelOnDisconnect
 from router.core import Core
 from router.dispatch.relay import Relay
 from router.dispatch.reply import Reply
@@ -24,7 +25,7 @@ log = logging.getLogger("mlx_fleet.router")
 
 
 class Inference:
-    """The paths whose requests go to a node that has a model."""
+    """Serves the paths whose requests go to a node that has a model."""
 
     def __init__(self, core: Core, running: RunningRequests) -> None:
         self._core = core
@@ -33,18 +34,18 @@ class Inference:
         self._tickets = Tickets(core, self._bodies)
 
     async def serve(self, caller: Caller, scope: Scope, receive: Receive) -> None:
-        """Answers one request. Raises `RouterError` where nothing of an answer has been sent."""
+        """Serves one request. Raises `RouterError` if nothing of a response has been sent."""
         with ExitStack() as held:
             try:
-                call = await self._read(caller, scope, receive, held)
-                ticket = await self._tickets.next(call)
+                request = await self._read(caller, scope, receive, held)
+                ticket = await self._tickets.next(request)
             except asyncio.CancelledError:
                 raise ShuttingDown from None
             exchange: Exchange = scope["extensions"][EXTENSION]
             running = self._running.begin(self._relay(ticket, exchange))
             try:
-                with CancelWhenLeft(exchange):
-                    await self._go(call, running, exchange)
+                with CancelOnDisconnect(exchange):
+                    await self._try_targets(request, running, exchange)
             except ShuttingDown as error:
                 _fail(running.relay, RequestCancelled() if running.cancelled else error)
             except RouterError as error:
@@ -56,55 +57,65 @@ class Inference:
                 self._running.end(running)
                 self._core.budgets.release(running.relay.ticket)
 
-    async def _read(self, caller: Caller, scope: Scope, receive: Receive, held: ExitStack) -> Call:
-        """The request, its body read once there is room for it; `held` gives that back."""
+    async def _read(
+        self, caller: Caller, scope: Scope, receive: Receive, held: ExitStack
+    ) -> InferenceRequest:
+        """Reads the body once there is room for it, and returns the request; `held` releases the
+        room."""
         arrived_s = time.monotonic()
-        share = await self._bodies.admitted(caller.key_id, body_bytes(scope))
-        if share is not None:
+        size_bytes = body_bytes(scope)
+        if size_bytes <= SMALL_BYTES:
+            body = await read_body(receive)
+        else:
+            share = await self._bodies.reserve(caller.key_id, size_bytes)
             held.callback(share.release)
-        body = await read_body(receive)
-        if share is not None:
+            body = await read_body(receive)
             share.resize(len(body))
             await self._bodies.check(caller.key_id, body)
-        return await self._tickets.call(caller, scope["path"], scope["headers"], body, arrived_s)
+        return await self._tickets.read(caller, scope["path"], scope["headers"], body, arrived_s)
 
-    async def _go(self, call: Call, running: Running, exchange: Exchange) -> None:
-        """Down the call's route, to the first model that takes it."""
+    async def _try_targets(
+        self, request: InferenceRequest, running: RunningRequest, exchange: Exchange
+    ) -> None:
+        """Tries the request's models in order until one serves it."""
         decisions = self._core.decisions
-        decisions.chosen(running.relay.ticket, call.why)
+        decisions.chosen(running.relay.ticket, request.reason)
         while True:
             relay = running.relay
             try:
                 await relay.run()
                 return
             except RouterError as error:
-                if relay.reply.has_content or not (call.left and falls_back(error, call.route)):
+                if relay.reply.has_content or not (
+                    request.targets_left and falls_back(error, request.route)
+                ):
                     raise
-                ticket = await self._next(call, relay, error)
+                ticket = await self._next(request, relay, error)
                 decisions.fell_back(ticket, relay.ticket.model, error.code)
                 running.relay = self._relay(ticket, exchange)
             finally:
                 if relay.reply.has_content and exchange.status == 200:
-                    self._tickets.answered(call)
+                    self._tickets.on_served(request)
 
-    async def _next(self, call: Call, relay: Relay, error: RouterError) -> Ticket:
-        """The ticket for the next model, after the relay has failed with `error`."""
+    async def _next(self, request: InferenceRequest, relay: Relay, error: RouterError) -> Ticket:
+        """Returns the ticket for the next model, after the relay has failed with `error`."""
         try:
-            return await self._tickets.next(call, relay.attempts)
+            return await self._tickets.next(request, relay.attempts)
         except UNABLE:
             if isinstance(error, ContextTooLong):
-                raise error from None  # which its client can mend
+                raise error from None  # a client can fix this one: shorten the prompt
             raise
 
     def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
         core = self._core
-        # At once: a ticket of the same key that is made meanwhile must not count on the same money.
+        # Reserved before anything is awaited, so that another ticket of the key cannot use the same
+        # budget.
         core.budgets.reserve(ticket)
         reply = Reply(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
         return Relay(reply, core.dispatcher)
 
 
 def _fail(relay: Relay, error: RouterError) -> None:
-    """Ends the request's answer with the error. Raises it where nothing has been sent."""
+    """Ends the response with the error. Raises it if nothing has been sent."""
     error.request_id = relay.request_id
     relay.reply.fail(error)

@@ -1,14 +1,13 @@
-"""Which methods a path of `/v1/*` takes."""
+"""Checks the methods of `/v1/*`."""
 
 from router.api.bodies import Scope
 from router.errors import MethodNotAllowed, UnknownPath
 
 
-def need(scope: Scope, *methods: str, is_there: bool = True) -> str:
-    """The request's method, if it is one of these. HEAD is GET whose answer's body the server
-    leaves out. Raises `MethodNotAllowed`. `is_there`: whether the path ends with the name of a
-    thing; else another method asks for a path that only looks like one, and raises
-    `UnknownPath`."""
+def check_method(scope: Scope, *methods: str, is_there: bool = True) -> str:
+    """Returns the request's method if it is one of these; HEAD counts as GET, since the server
+    omits the body. Raises `MethodNotAllowed`. If `is_there` is False, the path does not name an
+    existing resource, and another method raises `UnknownPath`."""
     method: str = scope["method"]
     if method in methods:
         return method

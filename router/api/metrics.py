@@ -1,10 +1,10 @@
-"""`GET /metrics`: what the router counts, for Prometheus. With a key of scope admin."""
+"""`GET /metrics`: the router's counters in Prometheus's format, for keys of scope admin."""
 
 from collections.abc import Callable
 
 from fastapi import APIRouter, Response
 
-from router.api.admin.gate import AdminGiven, gated_route
+from router.api.admin.gate import CurrentAdmin, gated_route
 from router.core import Core
 from router.records.metrics import CONTENT_TYPE
 
@@ -15,5 +15,5 @@ def metrics_routes(core_of: Callable[[], Core]) -> APIRouter:
     return router
 
 
-async def show_metrics(admin: AdminGiven) -> Response:
+async def show_metrics(admin: CurrentAdmin) -> Response:
     return Response(admin.core.metrics.text(), media_type=CONTENT_TYPE)

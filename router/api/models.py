@@ -1,4 +1,4 @@
-"""`/v1/models`: every name that a request may use, as its nodes tell of it."""
+"""`/v1/models`: all names that a request may use, with what nodes report of their models."""
 
 from collections.abc import Iterable
 
@@ -15,11 +15,11 @@ _NEAREST_FIRST = (
     ModelState.ON_DISK,
     ModelState.FAILED,
 )
-"""How near a model is to its next answer."""
+"""States of a model, the one nearest to serving first."""
 
 
 class Models:
-    """The models of the fleet and their aliases, as callers see them."""
+    """The fleet's models and aliases, as clients see them."""
 
     def __init__(self, fleet: Fleet, names: Names, started_unix_s: int) -> None:
         self._fleet = fleet
@@ -27,12 +27,13 @@ class Models:
         self._created_s = started_unix_s
 
     def all(self) -> bytes:
-        """The JSON of the list, by name."""
+        """Returns the list as JSON, sorted by name."""
         cards = [self._card(name) for name in sorted(self._names.listed())]
         return models_body(cards, self._created_s)
 
     def one(self, name: str) -> bytes:
-        """The JSON of one. Raises `UnknownModel` naming near names."""
+        """Returns one model as JSON. Raises `UnknownModel`, whose message suggests similar
+        names."""
         return model_body(self._card(name), self._created_s)
 
     def _card(self, name: str) -> ModelCard:
@@ -49,7 +50,7 @@ class Models:
         )
 
     def _statuses(self, target: Target) -> list[ModelStatus]:
-        """The model as each node that may serve it sees it."""
+        """Lists the model's status on each node that may serve it."""
         return [
             each
             for view in self._fleet.snapshot
@@ -60,7 +61,8 @@ class Models:
 
 
 def _shared_capabilities(statuses: list[ModelStatus]) -> tuple[str, ...]:
-    """What every node can do that tells what it can do: any of them may get the request."""
+    """Returns the capabilities that every reporting node has, since any of them may serve the
+    request."""
     told = [each.capabilities for each in statuses if each.capabilities]
     return tuple(each for each in told[0] if all(each in other for other in told)) if told else ()
 

@@ -1,4 +1,4 @@
-"""Ids that callers show: whose they are, and which node holds what they stand for."""
+"""Checks whether ids that callers send are their own, and finds the node that holds the object."""
 
 from collections.abc import Mapping
 
@@ -10,32 +10,32 @@ from router.states import KIND_AGENT
 from router.types import Caller, NodeView
 
 
-def own_id(text: str, caller: Caller) -> NodeId | None:
-    """The id taken apart; None where it is not one of the caller's."""
+def parse_own_id(text: str, caller: Caller) -> NodeId | None:
+    """Parses the id; returns None if it is not one of the caller's."""
     found = parse_id(text)
     return found if found is not None and found.owner == caller.owner else None
 
 
-def holder(fleet: Fleet, found: NodeId) -> NodeView | None:
-    """The node agent that the id names; None where it is not part of the fleet."""
+def node_of(fleet: Fleet, found: NodeId) -> NodeView | None:
+    """Returns the node agent that the id names; None if it is not part of the fleet."""
     view = fleet.node(found.node_id)
     return view if view is not None and view.kind == KIND_AGENT else None
 
 
 def node_of_response(fleet: Fleet, caller: Caller, previous_id: str, model: str) -> str:
-    """The node that holds the response that a request goes on from.
+    """Returns the id of the node that stores the response which a request continues.
 
-    Raises `UnknownPreviousResponse`, `UnknownModel` where that node does not have the model, and
+    Raises `UnknownPreviousResponse`, `UnknownModel` if that node does not have the model, and
     `NodeAway`.
     """
-    found = own_id(previous_id, caller)
+    found = parse_own_id(previous_id, caller)
     param = "previous_response_id"
     if found is None or not previous_id.startswith(RESPONSE_PREFIX):
         raise UnknownPreviousResponse(param=param)
-    view = holder(fleet, found)
+    view = node_of(fleet, found)
     if view is None:
         raise UnknownPreviousResponse(
-            "The node that held the response in `previous_response_id` is not part of the fleet "
+            "The node that stored the response in `previous_response_id` is not part of the fleet "
             "any more; send the whole input without it.",
             param=param,
         )
@@ -49,11 +49,11 @@ def node_of_response(fleet: Fleet, caller: Caller, previous_id: str, model: str)
 
 
 def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model: str) -> str:
-    """The node that holds the items that a request refers to; `items` are their ids by path. Empty
-    where no id is of the fleet: any node can say that it does not know it.
+    """Returns the id of the node that stores the items a request refers to; `items` maps paths to
+    item ids. Returns "" if no id was made by this fleet; then any node can report it as unknown.
 
-    Raises `UnknownItem`, also where two nodes hold them, `UnknownModel` where the node does not
-    have the model, and `NodeAway`.
+    Raises `UnknownItem`, also if two nodes store them, `UnknownModel` if the node does not have the
+    model, and `NodeAway`.
     """
     first_path, first = "", None
     for path, item_id in items.items():
@@ -75,13 +75,13 @@ def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model:
 
 
 def _item_holder(fleet: Fleet, caller: Caller, response_id: str, path: str) -> NodeView:
-    found = own_id(response_id, caller)
+    found = parse_own_id(response_id, caller)
     if found is None:
         raise UnknownItem(param=path)
-    view = holder(fleet, found)
+    view = node_of(fleet, found)
     if view is None:
         raise UnknownItem(
-            f"The node that held the item in {path} is not part of the fleet any more; send the "
+            f"The node that stored the item in {path} is not part of the fleet any more; send the "
             "item whole.",
             param=path,
         )
@@ -89,13 +89,13 @@ def _item_holder(fleet: Fleet, caller: Caller, response_id: str, path: str) -> N
 
 
 def _need_served(view: NodeView, model: str, what: str, otherwise: str) -> None:
-    """That the node can serve a request which needs `what` it holds; `otherwise` is what else the
-    caller may do."""
+    """Raises `NodeAway` or `UnknownModel` if the node cannot serve a request that needs `what` it
+    stores; `otherwise` names the caller's alternative."""
     if not view.reachable:
         raise node_away(view, f", or {otherwise}")
     if model not in view.model_names():
         raise UnknownModel(
-            f"The node {view.name}, which holds {what}, does not have the model {model!r}; "
+            f"The node {view.name}, which stores {what}, does not have the model {model!r}; "
             f"{otherwise}.",
             param="model",
         )

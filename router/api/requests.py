@@ -1,4 +1,4 @@
-"""`/v1/requests`: what runs for a caller, and an end to it."""
+"""`/v1/requests`: lists and cancels the requests of a caller that are running."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import cast
 
 from node.protocol.ids import parse_id
 from node.protocol.messages import ModelState
-from router.api.ownership import holder, own_id
+from router.api.ownership import node_of, parse_own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.dispatch.relay import Relay
@@ -28,8 +28,8 @@ log = logging.getLogger("mlx_fleet.router")
 
 
 @dataclass(slots=True)
-class Running:
-    """A request that is being served, by the task that serves it."""
+class RunningRequest:
+    """A request that is being served, and the task that serves it."""
 
     relay: Relay
     task: asyncio.Task[None]
@@ -37,59 +37,60 @@ class Running:
     ended: bool = False
 
     def is_for(self, caller: Caller) -> bool:
-        """Whether the caller may see and end it."""
+        """Returns True if the caller may see and cancel it."""
         return SCOPE_ADMIN in caller.scopes or self.relay.ticket.caller.owner == caller.owner
 
-    def cut(self) -> None:
-        """Ends it as if its caller had left."""
+    def cancel(self) -> None:
+        """Cancels its task, as if its client had disconnected."""
         if not self.cancelled:
             self.cancelled = True
             self.task.cancel()
 
 
 class RunningRequests:
-    """Owner of the list of what runs."""
+    """Owns the list of running requests."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._running: dict[str, Running] = {}
-        """By the tickets' ids."""
+        self._running: dict[str, RunningRequest] = {}
+        """Requests by the ids of their tickets."""
 
-    def begin(self, relay: Relay) -> Running:
-        """The current task serves the relay's ticket from now on."""
+    def begin(self, relay: Relay) -> RunningRequest:
+        """Registers the current task as the one that serves the relay's ticket."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
-        running = self._running[relay.ticket.request_id] = Running(relay, task)
+        running = self._running[relay.ticket.request_id] = RunningRequest(relay, task)
         self._core.awake.begin()
         return running
 
-    def end(self, running: Running) -> None:
+    def end(self, running: RunningRequest) -> None:
         running.ended = True
         del self._running[running.relay.ticket.request_id]
         self._core.awake.end()
 
-    def shown_to(self, caller: Caller) -> dict[str, object]:
-        """The running requests that the caller may see, the oldest first."""
+    def list_for(self, caller: Caller) -> dict[str, object]:
+        """Lists the running requests that the caller may see, oldest first."""
         visible = [each for each in self._running.values() if each.is_for(caller)]
         return {"object": "list", "data": [_shown(each, self._core) for each in visible]}
 
     async def cancel(self, request_id: str, caller: Caller) -> bool:
-        """Ends a request that runs here; False where there is none of the caller's with that id,
-        which may be any of those that its answer and its headers carry."""
+        """Cancels a request that runs here; returns False if the caller has none with that id.
+        Accepts every id that the response and its headers carry."""
         parsed = parse_id(request_id)
         running = self._running.get(ticket_id_of(parsed.request_id if parsed else request_id))
         if running is None or not running.is_for(caller):
             return False
-        # A cancelled response is an answer of its own kind, which its node tells and keeps.
+        # A cancelled `/v1/responses` request gets a proper response, which its node sends and
+        # stores.
         if running.relay.ticket.path == RESPONSES_PATH:
             if await self._ends_on_node(running):
                 return True
             if running.ended:
                 return False
-        running.cut()
+        running.cancel()
         return True
 
-    async def _ends_on_node(self, running: Running) -> bool:
-        """Whether the request's node has ended it at the request of its owner."""
+    async def _ends_on_node(self, running: RunningRequest) -> bool:
+        """Asks the request's node to cancel it; returns True if the node did."""
         relay = running.relay
         lease, caller = relay.reply.lease, relay.ticket.caller
         view = self._core.fleet.node(lease.node_id) if lease else None
@@ -103,15 +104,15 @@ class RunningRequests:
             return False
         return answer.status == 200
 
-    def holder(self, request_id: str, caller: Caller) -> NodeView:
-        """The node that may know a request of the caller's that does not run here.
+    def node_of(self, request_id: str, caller: Caller) -> NodeView:
+        """Returns the node that may know a request of the caller's that does not run here.
 
         Raises `UnknownRequest`.
         """
-        found = own_id(request_id, caller)
+        found = parse_own_id(request_id, caller)
         if found is None:
             raise UnknownRequest
-        view = holder(self._core.fleet, found)
+        view = node_of(self._core.fleet, found)
         if view is None:
             raise UnknownRequest(
                 "The node that had this request is not part of the fleet any more."
@@ -119,11 +120,11 @@ class RunningRequests:
         return view
 
 
-def _shown(running: Running, core: Core) -> dict[str, object]:
+def _shown(running: RunningRequest, core: Core) -> dict[str, object]:
     relay = running.relay
     ticket, lease = relay.ticket, relay.reply.lease
     view = core.fleet.node(lease.node_id) if lease else None
-    standing = core.traffic.standing(ticket.request_id)
+    standing = core.traffic.queued(ticket.request_id)
     queue = {"position": standing.position, "wait_s": standing.wait_s} if standing else {}
     return {
         "id": relay.request_id,
@@ -141,7 +142,7 @@ def _shown(running: Running, core: Core) -> dict[str, object]:
 
 
 def _runs(relay: Relay, view: NodeView | None) -> bool:
-    """Whether its answer has begun; of one that comes as a whole, whether its model is there."""
+    """Returns True once the response has begun; if it is not streamed, once its model is loaded."""
     if relay.reply.has_content or relay.ticket.stream:
         return relay.reply.has_content
     models = view.status.models if view and view.status else ()

@@ -1,4 +1,4 @@
-"""What may be asked of a stored response: its node is asked, and its answer passed on."""
+"""Operations on stored responses, forwarded to the node that stores them."""
 
 import asyncio
 import re
@@ -6,8 +6,8 @@ import re
 from node.protocol.ids import RESPONSE_PREFIX, parse_id
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
-from router.api.methods import need
-from router.api.ownership import holder, own_id
+from router.api.methods import check_method
+from router.api.ownership import node_of, parse_own_id
 from router.client.response_headers import PASSED_HEADERS
 from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
@@ -23,52 +23,52 @@ _QUERY = re.compile(rb"[!-~]{0,2000}")
 
 
 class StoredResponses:
-    """`/v1/responses/{id}` and what is below."""
+    """Serves `/v1/responses/{id}` and the paths below it."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     async def serve(self, caller: Caller, scope: Scope, send: Send) -> None:
-        """Answers a request below `PATH`.
+        """Serves a request below `PATH`.
 
         Raises `UnknownPath`, `MethodNotAllowed`, `UnknownResponse`, `BadRequest` for a query that
-        cannot be passed on, and what `Dispatcher.follow_up` raises.
+        cannot be forwarded, and what `Dispatcher.follow_up` raises.
         """
         path = scope["path"]
         target = _TARGET.fullmatch(path)
         if target is None:
             raise UnknownPath.at(path)
         is_id = parse_id(target["id"]) is not None
-        method = need(scope, *_METHODS[target["verb"]], is_there=is_id)
+        method = check_method(scope, *_METHODS[target["verb"]], is_there=is_id)
         view = self._holder(target["id"], caller)
         target_on_node = path + _query(scope["query_string"])
         try:
             answer = await self._core.dispatcher.follow_up(view, caller, method, target_on_node)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        await pass_answer(send, view, answer)
+        await send_node_response(send, view, answer)
 
     def _holder(self, response_id: str, caller: Caller) -> NodeView:
-        found = own_id(response_id, caller)
+        found = parse_own_id(response_id, caller)
         if found is None or not response_id.startswith(RESPONSE_PREFIX):
             raise UnknownResponse
-        view = holder(self._core.fleet, found)
+        view = node_of(self._core.fleet, found)
         if view is None:
             raise UnknownResponse(
-                "The node that held this response is not part of the fleet any more."
+                "The node that stored this response is not part of the fleet any more."
             )
         return view
 
 
 def _query(query: bytes) -> str:
-    """The query with its mark, as the node gets it."""
+    """Returns the query with its question mark, as it is forwarded to the node."""
     if not _QUERY.fullmatch(query):
-        raise BadRequest("The query is longer than 2,000 characters, or no address could hold it.")
+        raise BadRequest("The query is longer than 2,000 characters, or not valid in a URL.")
     return f"?{query.decode('ascii')}" if query else ""
 
 
-async def pass_answer(send: Send, view: NodeView, answer: WholeAnswer) -> None:
-    """A node's whole answer, as it is."""
+async def send_node_response(send: Send, view: NodeView, answer: WholeAnswer) -> None:
+    """Sends a node's whole response unchanged."""
     headers = [(name, answer.headers[name]) for name in PASSED_HEADERS if name in answer.headers]
     headers.append((b"x-fleet-node", view.name.encode()))
     await send_bytes(send, answer.status, answer.body, headers)

@@ -1,4 +1,5 @@
-"""From a request to a ticket: which model, where it may go, and what its prompt begins with."""
+"""Makes tickets from requests: resolves the model name, the nodes allowed, and the prefix hash
+chain."""
 
 import itertools
 import secrets
@@ -39,31 +40,34 @@ from router.states import BreakerState
 from router.types import PATH_COUNT_TOKENS, Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
-"""The chain of a longer body is made in a thread, so that it stalls no stream."""
+"""Length of a body above which its chain is computed in a thread, so that it delays no stream."""
 THREAD_ITEMS = 3000
-"""So is that of a body with more messages and parts, if it is no short one."""
+"""Messages and content parts above which this is done too, unless the body is short."""
 _SHORT_BYTES = 256 << 10
 _EVERY_BYTES, _SEEN_BYTES = 64 << 10, 8 << 10
-"""To count them all would take a tenth of the time that a chain takes."""
+"""Sampling interval and sample size for estimating the number of items; counting them all would
+take a tenth of the time that a chain takes."""
 _MAY_OVERFLOW_BYTES = 64 << 10
-"""No model has a context that is too small for less, whatever it says; to look takes time."""
+"""Items shorter than this fit into every model's context, so that looking for an overflow is
+skipped."""
 UNABLE = (UnknownModel, NodeAway, PaidBudgetUsed)
-"""Why a ticket for one model cannot be made, where another model's may."""
+"""Errors that concern one model only; the alias's next target is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request's body in the words for one target."""
+    """A request's body with the defaults of one target, and its prefix hash chain."""
 
     fields: Fields
     chain: Chain | None
     is_whole: bool
-    """Whether the chain begins where the prompt does."""
+    """True if the chain starts at the beginning of the prompt."""
 
 
 @dataclass(slots=True)
-class Call:
-    """A request that may need more than one ticket, since its model's name may mean several."""
+class InferenceRequest:
+    """A request, which may need several tickets, since its model's name may be an alias of several
+    models."""
 
     request_id: str
     caller: Caller
@@ -72,41 +76,41 @@ class Call:
     body: bytes
     arrived_s: float
     routing: Routing
-    asked: request_hints.RoutingHeaders
+    hints: request_hints.RoutingHeaders
     route: ModelRoute
-    left: deque[Target] = field(default_factory=deque)
-    """Those that it may still go to, the best first."""
-    why: str = ""
-    """How the first of them was chosen, as a sentence; empty where there was no choice."""
+    targets_left: deque[Target] = field(default_factory=deque)
+    """Targets that have not been tried, the best first."""
+    reason: str = ""
+    """Reason why the first target was chosen, as a sentence; empty if there was only one."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
     turn: Turn | None = None
-    """Of which session; None where any of the targets may answer it."""
+    """The session this turn belongs to; None if any target may serve it."""
     target: Target | None = None
-    """Of its newest ticket."""
+    """Target of the newest ticket."""
 
 
 class Tickets:
-    """Maker of all tickets of one router."""
+    """Makes all tickets of one router."""
 
     def __init__(self, core: Core, bodies: BodyRoom) -> None:
         self._core = core
         self._bodies = bodies
-        # Unique over restarts and routers; a random id for each request costs a system call.
+        # Unique across restarts and routers; a random id for each request would cost a system call.
         self._start = f"-{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
 
-    async def call(
+    async def read(
         self,
         caller: Caller,
         path: str,
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
         arrived_s: float,
-    ) -> Call:
-        """The request, and the models that it may go to. Raises `BadRequest`, `Forbidden`,
-        `UnknownModel`."""
-        routing = parse_routing(body, goes_on=path == responses.PATH)
-        call = Call(
+    ) -> InferenceRequest:
+        """Reads the request and finds the models that may serve it. Raises `BadRequest`,
+        `Forbidden`, `UnknownModel`."""
+        routing = parse_routing(body, continues=path == responses.PATH)
+        request = InferenceRequest(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,
             path=path,
@@ -114,94 +118,97 @@ class Tickets:
             body=body,
             arrived_s=arrived_s,
             routing=routing,
-            asked=request_hints.read_headers(headers, caller),
+            hints=request_hints.read_headers(headers, caller),
             route=self._core.names.route(routing.model),
         )
-        if len(call.route.targets) == 1:
-            call.left.extend(call.route.targets)
+        if len(request.route.targets) == 1:
+            request.targets_left.extend(request.route.targets)
         else:
-            chosen = await self._order(call)
-            call.left.extend(chosen.targets)
-            call.why = chosen.why
-        return call
+            chosen = await self._order(request)
+            request.targets_left.extend(chosen.targets)
+            request.reason = chosen.why
+        return request
 
-    async def next(self, call: Call, earlier_attempts: int = 0) -> Ticket:
-        """The ticket for the best model that is left. Raises what is said of the last one:
-        `ContextTooLong`, `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, and what
+    async def next(self, request: InferenceRequest, earlier_attempts: int = 0) -> Ticket:
+        """Returns the ticket for the best target that is left. Raises the error of the last target:
+        `ContextTooLong`, `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, or what
         `node_of_response` and `node_of_items` raise."""
         while True:
-            target = call.target = call.left.popleft()
+            target = request.target = request.targets_left.popleft()
             try:
-                return await self._ticket(call, target, earlier_attempts)
+                return await self._ticket(request, target, earlier_attempts)
             except UNABLE:
-                if not call.left:
+                if not request.targets_left:
                     raise
 
-    def answered(self, call: Call) -> None:
-        """The newest ticket's model answers: its session goes on there."""
-        if call.turn is not None and call.target is not None:
-            self._core.last_targets.served(call.turn, call.target, time.monotonic())
+    def on_served(self, request: InferenceRequest) -> None:
+        """Records that the newest ticket's target served the request, so that its session continues
+        there."""
+        if request.turn is not None and request.target is not None:
+            self._core.last_targets.served(request.turn, request.target, time.monotonic())
 
-    async def _order(self, call: Call) -> Order:
-        route, core, now_s = call.route, self._core, time.monotonic()
-        chain = (await self._prepare(call, route.targets[0])).chain
+    async def _order(self, request: InferenceRequest) -> Order:
+        route, core, now_s = request.route, self._core, time.monotonic()
+        chain = (await self._prepare(request, route.targets[0])).chain
         in_flight: tuple[int, ...] = ()
         if route.selector == SPILLOVER:
             in_flight = tuple(map(core.traffic.in_flight_on, route.targets))
         if keeps_sessions(route):
-            call.turn = _turn(call, chain)
+            request.turn = _turn(request, chain)
         asked = TargetQuery(
             prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
-            may_use_paid=call.caller.paid_budget is not None,
-            may_use_servers=call.caller.may_use_servers,
+            may_use_paid=request.caller.paid_budget is not None,
+            may_use_servers=request.caller.may_use_servers,
             in_flight=in_flight,
             failing=frozenset(
                 (each.node_id, each.model)
                 for each in core.traffic.breakers()
                 if each.state is BreakerState.OPEN
             ),
-            last=core.last_targets.find(call.turn, now_s) if call.turn else "",
+            last=core.last_targets.find(request.turn, now_s) if request.turn else "",
         )
         return order(route, asked, Moment(now_s, core.fleet.snapshot))
 
-    async def _ticket(self, call: Call, target: Target, earlier_attempts: int) -> Ticket:
-        routing, caller, path, model = call.routing, call.caller, call.path, target.model
+    async def _ticket(
+        self, request: InferenceRequest, target: Target, earlier_attempts: int
+    ) -> Ticket:
+        routing, caller, path, model = request.routing, request.caller, request.path, target.model
         if not caller.may_use_servers and is_external(target, self._core.fleet.snapshot):
             raise ServersNotAllowed
         refers, pinned_node_id = await self._pinned(caller, path, routing, model)
-        prepared = await self._prepare(call, target)
-        self._check_length(call, target, prepared)
+        prepared = await self._prepare(request, target)
+        self._check_length(request, target, prepared)
         changed = model != routing.model or prepared.fields is not routing.fields
         return Ticket(
-            request_id=call.request_id,
+            request_id=request.request_id,
             caller=caller,
             path=path,
             requested_model=routing.model,
             model=model,
             stream=routing.stream,
-            arrived_s=call.arrived_s,
-            body=with_model(prepared.fields, model) if changed else call.body,
-            trace=call.trace,
+            arrived_s=request.arrived_s,
+            body=with_model(prepared.fields, model) if changed else request.body,
+            trace=request.trace,
             pinned_node_id=pinned_node_id or target.node_id,
             chain=prepared.chain,
             is_whole=prepared.is_whole and not refers,
             follows=_ticket_of(routing.previous_response_id),
-            hints=request_hints.hints(call.asked, prepared.fields, path, caller, model),
-            priority=call.asked.priority,
-            deadline_s=call.arrived_s + call.asked.deadline_after_s,
-            shows_decision=call.asked.shows_decision,
-            may_fall_back=bool(call.left),
+            hints=request_hints.hints(request.hints, prepared.fields, path, caller, model),
+            priority=request.hints.priority,
+            deadline_s=request.arrived_s + request.hints.deadline_after_s,
+            shows_decision=request.hints.shows_decision,
+            may_fall_back=bool(request.targets_left),
             earlier_attempts=earlier_attempts,
-            cost_bound=self._cost_bound(call, target, prepared) if target.is_paid else None,
+            cost_bound=self._cost_bound(request, target, prepared) if target.is_paid else None,
         )
 
-    def _check_length(self, call: Call, target: Target, prepared: Prepared) -> None:
-        """Raises `ContextTooLong` for what no load of the model would make room for."""
+    def _check_length(self, request: InferenceRequest, target: Target, prepared: Prepared) -> None:
+        """Raises `ContextTooLong` if the prompt would not fit however the model were loaded."""
         chain = prepared.chain
         if (
             chain is None
             or chain.items_bytes < _MAY_OVERFLOW_BYTES
-            or call.path == PATH_COUNT_TOKENS
+            or request.path == PATH_COUNT_TOKENS
         ):
             return
         moment = Moment(time.monotonic(), self._core.fleet.snapshot)
@@ -209,78 +216,83 @@ class Tickets:
         if found is not None:
             raise ContextTooLong(overflow=found)
 
-    def _cost_bound(self, call: Call, target: Target, prepared: Prepared) -> float:
-        """At a paid server. Raises `PaidNotAllowed` and `PaidBudgetUsed`."""
-        if call.caller.paid_budget is None:
+    def _cost_bound(self, request: InferenceRequest, target: Target, prepared: Prepared) -> float:
+        """Returns the most that the request may cost at a paid server. Raises `PaidNotAllowed` and
+        `PaidBudgetUsed`."""
+        if request.caller.paid_budget is None:
             raise PaidNotAllowed
-        if call.path == PATH_COUNT_TOKENS:
+        if request.path == PATH_COUNT_TOKENS:
             return 0.0
         cost = self._core.budgets.cost_bound(target, prepared.fields, prepared.chain)
-        self._core.budgets.check(call.caller, cost)
+        self._core.budgets.check(request.caller, cost)
         return cost
 
     async def _pinned(
         self, caller: Caller, path: str, routing: Routing, model: str
     ) -> tuple[bool, str]:
-        """Whether the input refers to items that it does not repeat, and the node that holds what
-        the request goes on from; empty where it is complete."""
+        """Returns (True if the input refers to items that it does not repeat, id of the node that
+        stores what the request continues; empty if the request is complete)."""
         if path != responses.PATH:
             return False, ""
         fleet = self._core.fleet
         items = await referred_items(routing.fields)
         if routing.previous_response_id:
-            # What the input refers to may have come with that response, wherever it was made.
+            # Items that the input refers to may have come with that response, whichever node made
+            # them.
             node_id = node_of_response(fleet, caller, routing.previous_response_id, model)
             return bool(items), node_id
         return bool(items), node_of_items(fleet, caller, items, model) if items else ""
 
-    async def _prepare(self, call: Call, target: Target) -> Prepared:
-        """The body with the target's defaults, and its chain; made once."""
+    async def _prepare(self, request: InferenceRequest, target: Target) -> Prepared:
+        """Returns the body with the target's defaults and its chain; computed once for each
+        target."""
         key = target.key
-        if key not in call.prepared:
-            fields = call.routing.fields
+        if key not in request.prepared:
+            fields = request.routing.fields
             if target.defaults:
-                fields = with_defaults(fields, target.defaults, call.path)
-            chain, is_whole = await self._chain(call, fields, target.model)
-            call.prepared[key] = Prepared(fields, chain, is_whole)
-        return call.prepared[key]
+                fields = with_defaults(fields, target.defaults, request.path)
+            chain, is_whole = await self._chain(request, fields, target.model)
+            request.prepared[key] = Prepared(fields, chain, is_whole)
+        return request.prepared[key]
 
-    async def _chain(self, call: Call, fields: Fields, model: str) -> tuple[Chain | None, bool]:
-        """And whether it begins where the prompt does."""
-        if call.path == PATH_COUNT_TOKENS:
+    async def _chain(
+        self, request: InferenceRequest, fields: Fields, model: str
+    ) -> tuple[Chain | None, bool]:
+        """Computes the chain; returns (chain, True if it starts at the beginning of the prompt)."""
+        if request.path == PATH_COUNT_TOKENS:
             return None, True
 
-        previous, salt = call.routing.previous_response_id, call.caller.salt
+        previous, salt = request.routing.previous_response_id, request.caller.salt
         head = self._core.prefixes.head(previous) if previous else None
 
         def make() -> tuple[Chain | None, bool]:
-            chain = partial(self._core.chainer.chain, fields, call.path, model, salt=salt)
+            chain = partial(self._core.chainer.chain, fields, request.path, model, salt=salt)
             following = chain(head=head) if head else None
             return (following, True) if following else (chain(), not previous)
 
-        if takes_long(call.body):
-            return await self._bodies.in_thread(call.caller.key_id, make)
+        if takes_long(request.body):
+            return await self._bodies.in_thread(request.caller.key_id, make)
         return make()
 
 
-def _turn(call: Call, chain: Chain | None) -> Turn:
+def _turn(request: InferenceRequest, chain: Chain | None) -> Turn:
     return Turn(
-        scope=f"{call.caller.owner}/{call.route.alias!r}/",
-        session=request_hints.short(call.asked.session),
-        stored_as=call.request_id if call.path == responses.PATH else "",
-        follows=_ticket_of(call.routing.previous_response_id),
+        scope=f"{request.caller.owner}/{request.route.alias!r}/",
+        session=request_hints.short(request.hints.session),
+        stored_as=request.request_id if request.path == responses.PATH else "",
+        follows=_ticket_of(request.routing.previous_response_id),
         chain=chain,
     )
 
 
 def _ticket_of(response_id: str | None) -> str:
-    """Id of the ticket that a response answered; empty where there is none."""
+    """Returns the id of the ticket that a response belongs to; empty if there is none."""
     parsed = parse_id(response_id) if response_id else None
     return ticket_id_of(parsed.request_id) if parsed else ""
 
 
 def takes_long(body: bytes) -> bool:
-    """Whether making the chain of the body would stall a loop."""
+    """Returns True if computing the chain of the body would stall the event loop."""
     size = len(body)
     if size <= _SHORT_BYTES or size > THREAD_BYTES:
         return size > THREAD_BYTES

@@ -1,4 +1,4 @@
-"""`/v1/*` of the router: which code serves a path. Raw ASGI, outermost."""
+"""Routes `/v1/*` of the router. Raw ASGI, without middleware."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Awaitable
 
 from router.api import requests, responses
 from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
-from router.api.bodies import ClientLeft, Scope
+from router.api.bodies import ClientDisconnected, Scope
 from router.api.inference import Inference
-from router.api.methods import need
+from router.api.methods import check_method
 from router.api.models import Models
 from router.api.requests import RunningRequests
-from router.api.responses import StoredResponses, pass_answer
+from router.api.responses import StoredResponses, send_node_response
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.client.error_dialects import dialect_of
 from router.core import Core
-from router.errors import RouterError, ShuttingDown, UnknownModel, UnknownPath
+from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownModel, UnknownPath
 from router.types import PATH_COUNT_TOKENS, Caller
 from serving.http.exchange import Receive, Send, mark_authenticated
 
@@ -51,21 +51,23 @@ class V1:
             await self._route(scope, receive, send)
         except RouterError as error:
             await send_error(send, error, dialect_of(scope["path"]))
-        except (ClientLeft, asyncio.CancelledError):
-            return  # whoever cancels a request that has failed wants its end, not its story
+        except (ClientDisconnected, asyncio.CancelledError):
+            return  # the client is gone; nobody reads the error
         except Exception:
             log.exception("a fault of the router, at %r", scope["path"])
-            # Once the answer has begun, uvicorn refuses another one and closes the connection.
+            # If the response has begun, uvicorn refuses another one and closes the connection.
             await send_error(send, RouterError(), dialect_of(scope["path"]))
 
     def _route(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """What serves the path. Raises `RouterError` for a request that nothing may."""
+        """Returns the coroutine that serves the path. Raises `RouterError` if the request is not
+        allowed."""
         path: str = scope["path"]
         key = key_from_headers(scope["headers"])
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
             mark_authenticated(scope)
-            need(scope, "POST")
+            if scope["method"] != "POST":
+                raise MethodNotAllowed.at(path, ("POST",))
             return self._inference.serve(caller, scope, receive)
         if _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
@@ -84,9 +86,9 @@ class V1:
         try:
             body = self._models.one(name) if name else self._models.all()
         except UnknownModel:
-            need(scope, "GET", is_there=False)
+            check_method(scope, "GET", is_there=False)
             raise
-        need(scope, "GET")
+        check_method(scope, "GET")
         await send_bytes(send, 200, body, JSON_HEADERS)
 
     # --- running requests ---
@@ -94,20 +96,20 @@ class V1:
     async def _serve_requests(self, caller: Caller, scope: Scope, send: Send) -> None:
         request_id = scope["path"].removeprefix(requests.PATH).removeprefix("/")
         if not request_id:
-            need(scope, "GET")
-            await send_json(send, self._running.shown_to(caller))
+            check_method(scope, "GET")
+            await send_json(send, self._running.list_for(caller))
             return
-        need(scope, "DELETE")
+        check_method(scope, "DELETE")
         try:
             if await self._running.cancel(request_id, caller):
                 await send_json(send, {"id": request_id, "object": "request", "cancelled": True})
                 return
-            view = self._running.holder(request_id, caller)
+            view = self._running.node_of(request_id, caller)
             target = f"{requests.PATH}/{request_id}"
             answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        await pass_answer(send, view, answer)
+        await send_node_response(send, view, answer)
 
 
 def _is_at(path: str, base: str) -> bool:

@@ -19,7 +19,7 @@ def alias_set(
         typer.Argument(metavar="TARGET...", help="Models, the best first; also MODEL@NODE."),
     ],
     selector: Annotated[
-        str, typer.Option(help="Which of them: first, warm or spillover.")
+        str, typer.Option(help="How one is selected: first, warm or spillover.")
     ] = "first",
     spill_at: Annotated[
         int | None,
@@ -27,7 +27,7 @@ def alias_set(
             "--spill-at",
             min=1,
             metavar="N",
-            help="For spillover: requests in flight from which on the next one is taken.",
+            help="For spillover: requests in flight on a target from which on the next is used.",
         ),
     ] = None,
     default: Annotated[
@@ -44,17 +44,17 @@ def alias_set(
     router: Router = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an alias, or change it."""
+    """Create or change an alias."""
     from router.commands import aliases
 
-    asked = {
+    body = {
         "targets": aliases.read_targets(targets, default or ()),
         "selector": selector,
         "spill_at": spill_at,
         "force": force,
     }
     client = admin(router)
-    aliases.set_alias(client, name, asked, as_json=as_json)
+    aliases.set_alias(client, name, body, as_json=as_json)
 
 
 @alias_app.command("show")
@@ -91,7 +91,7 @@ def keys_create(
         list[str] | None,
         typer.Option(
             "--scope",
-            help="inference and external (as if given), or admin. Without external its requests "
+            help="inference and external (the default), or admin. Without external its requests "
             "stay on the fleet's own nodes.",
         ),
     ] = None,
@@ -110,13 +110,13 @@ def keys_create(
     router: Router = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key; it is printed this once."""
+    """Create a key; it is printed only once."""
     from router.commands import keys
 
     scopes = [
         part.strip() for given in scope or ["inference", "external"] for part in given.split(",")
     ]
-    asked = {
+    body = {
         "name": name,
         "scopes": scopes,
         "expires_in_days": expires_days,
@@ -124,7 +124,7 @@ def keys_create(
         "isolate": isolate,
     }
     client = admin(router)
-    keys.create(client, asked, as_json=as_json)
+    keys.create(client, body, as_json=as_json)
 
 
 @keys_app.command("list")
@@ -145,12 +145,12 @@ def keys_revoke(name: str, router: Router = None) -> None:
     keys.revoke(client, name)
 
 
-# A negative amount is told what is wrong with it, not that there is no such option.
+# With this setting a negative amount is an invalid amount, and not an unknown option.
 @keys_app.command("set-budget", context_settings={"ignore_unknown_options": True})
 def keys_set_budget(
     name: str,
     amount: Annotated[
-        str, typer.Argument(help="A month, in the currency of the prices; none: nothing paid.")
+        str, typer.Argument(help="Amount a month, in the currency of the prices, or none.")
     ],
     router: Router = None,
 ) -> None:

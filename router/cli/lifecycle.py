@@ -1,4 +1,4 @@
-"""The verbs of `router` by which nodes rest and models stay, come and go: arguments only."""
+"""Verbs of `router` for draining nodes and for the residency of models: arguments only."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ import typer
 from router.cli.verbs import admin, group
 from router.commands.options import AsJson, Node, Router, Wide
 
-schedule_app = group("When models are loaded and unloaded.")
+schedule_app = group("Schedules that load and unload models.")
 
 Deadline = Annotated[
     str | None,
@@ -17,11 +17,11 @@ Deadline = Annotated[
         help="How long to wait: 90s, 10m, 2h; until done, if not given.",
     ),
 ]
-Cut = Annotated[bool, typer.Option("--cut", help="End what is in flight at the deadline.")]
+Cut = Annotated[bool, typer.Option("--cut", help="Cancel requests in flight at the deadline.")]
 
 
 def cordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
-    """Send a node no new requests; those that it serves go on."""
+    """Send a node no new requests; its open requests continue."""
     from router.commands import nodes as command
 
     client = admin(router)
@@ -29,7 +29,7 @@ def cordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
 
 
 def uncordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
-    """Send a node requests again."""
+    """Send a node requests again after `cordon` or `maintenance`."""
     from router.commands import nodes as command
 
     client = admin(router)
@@ -47,13 +47,13 @@ def drain(
     from router.commands import drain as command
 
     client = admin(router)
-    command.drain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
+    command.drain(client, command.read_options(name, deadline, cut=cut), as_json=as_json)
 
 
 def maintenance(
     name: str,
     off: Annotated[
-        bool, typer.Option("--off", help="End it: the node takes requests again.")
+        bool, typer.Option("--off", help="End maintenance: the node accepts requests again.")
     ] = False,
     deadline: Deadline = None,
     cut: Cut = False,
@@ -70,7 +70,7 @@ def maintenance(
     if off:
         nodes.uncordon(client, name, as_json=as_json)
     else:
-        command.maintain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
+        command.maintain(client, command.read_options(name, deadline, cut=cut), as_json=as_json)
 
 
 def pin(model: str, node: Node = None, router: Router = None) -> None:
@@ -82,7 +82,7 @@ def pin(model: str, node: Node = None, router: Router = None) -> None:
 
 
 def unpin(model: str, node: Node = None, router: Router = None) -> None:
-    """Take back `pin`: that for the node, or that for every node if none is named."""
+    """Undo `pin` for the node, or for every node if none is named."""
     from router.commands import lifecycle as command
 
     client = admin(router)
@@ -95,7 +95,7 @@ def keep_alive(
     node: Node = None,
     router: Router = None,
 ) -> None:
-    """Say how long a model may be idle before it is unloaded."""
+    """Set how long a model may be idle before it is unloaded."""
     from router.commands import lifecycle as command
 
     client = admin(router)
@@ -103,7 +103,7 @@ def keep_alive(
 
 
 def policies(router: Router = None, as_json: AsJson = False) -> None:
-    """List what is pinned, and what is kept for how long."""
+    """List pins and keep-alives."""
     from router.commands import lifecycle as command
 
     client = admin(router)
@@ -122,7 +122,7 @@ def add_to(app: typer.Typer) -> None:
 
 @schedule_app.command("add")
 def add(
-    model: Annotated[str, typer.Option("--model", help="Which model.")],
+    model: Annotated[str, typer.Option("--model", help="The model.")],
     node: Annotated[
         str | None, typer.Option("--node", metavar="NAME", help="The best one, if not given.")
     ] = None,
@@ -132,13 +132,13 @@ def add(
     unload: Annotated[
         str | None, typer.Option(metavar="CRON", help="When it is unloaded: '0 20 * * 1-5'.")
     ] = None,
-    timezone: Annotated[str, typer.Option(help="Of both: Europe/Berlin.")] = "UTC",
+    timezone: Annotated[str, typer.Option(help="Time zone of both: Europe/Berlin.")] = "UTC",
     router: Router = None,
     as_json: AsJson = False,
 ) -> None:
     """Load and unload a model at certain times."""
     from router.commands import lifecycle as command
-    from router.lifecycle.crons import NoCron, NoTimezone, trigger_of
+    from router.lifecycle.crons import InvalidCron, UnknownTimezone, trigger_of
 
     if load is None and unload is None:
         raise typer.BadParameter("give --load, --unload or both")
@@ -146,17 +146,17 @@ def add(
         try:
             if line is not None:
                 trigger_of(line, timezone)
-        except NoCron as error:
-            hint = "--timezone" if isinstance(error, NoTimezone) else option
+        except InvalidCron as error:
+            hint = "--timezone" if isinstance(error, UnknownTimezone) else option
             raise typer.BadParameter(str(error), param_hint=hint) from error
-    asked = {"model": model, "node": node, "load": load, "unload": unload, "timezone": timezone}
+    body = {"model": model, "node": node, "load": load, "unload": unload, "timezone": timezone}
     client = admin(router)
-    command.add_schedule(client, asked, as_json=as_json)
+    command.add_schedule(client, body, as_json=as_json)
 
 
 @schedule_app.command("list")
 def list_schedules(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
-    """List the schedules, when each is due next, and what is not done yet."""
+    """List the schedules, their next due times, and pending actions."""
     from router.commands import lifecycle as command
 
     client = admin(router)
@@ -168,7 +168,7 @@ def rm(
     schedule_id: Annotated[str, typer.Argument(metavar="ID", help="As `schedule list` shows it.")],
     router: Router = None,
 ) -> None:
-    """Forget a schedule."""
+    """Remove a schedule."""
     from router.commands import lifecycle as command
 
     client = admin(router)

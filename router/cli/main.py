@@ -1,4 +1,4 @@
-"""The `router` command: arguments only. A verb imports its own module, so that `--help` stays
+"""The `router` command: arguments only. Each verb imports its own module, so that `--help` stays
 fast."""
 
 from pathlib import Path
@@ -100,7 +100,7 @@ def up(
 
 @app.command()
 def migrate(home: Home = None, registry_url: RegistryUrl = None) -> None:
-    """Bring the registry up to this version of mlx-fleet, with the router stopped."""
+    """Update the registry to this version of mlx-fleet, with the router stopped."""
     from router.commands import migrate as command
     from router.commands.serve import read_settings
 
@@ -113,7 +113,7 @@ def migrate(home: Home = None, registry_url: RegistryUrl = None) -> None:
 @app.command("add-node")
 def add_node(
     url: Annotated[str, typer.Argument(help="The node's address: http://HOST:8801")],
-    name: Annotated[str | None, typer.Option(help="If not its host name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name; the host name if not given.")] = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -140,7 +140,7 @@ def add_node(
     """Add a node to the fleet."""
     from router.commands import nodes
 
-    asked = {
+    body = {
         "url": url,
         "name": name,
         "token": nodes.read_token(token),
@@ -151,7 +151,7 @@ def add_node(
         "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }
     client = admin(router)
-    nodes.add(client, asked)
+    nodes.add(client, body)
 
 
 @app.command()
@@ -160,7 +160,7 @@ def accept(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...")],
     router: Router = None,
 ) -> None:
-    """Let requests go to models that a server of kind openai lists since it was added."""
+    """Accept further models of a server of kind openai, so that requests may go to them."""
     from router.commands import nodes
 
     client = admin(router)
@@ -169,7 +169,7 @@ def accept(
 
 @app.command("remove-node")
 def remove_node(name: str, router: Router = None) -> None:
-    """Forget a node; requests that it serves go on."""
+    """Remove a node; its open requests continue."""
     from router.commands import nodes
 
     client = admin(router)
@@ -178,7 +178,7 @@ def remove_node(name: str, router: Router = None) -> None:
 
 @app.command()
 def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
-    """List the nodes and how they are."""
+    """List the nodes and their state."""
     from router.commands import nodes as command
 
     client = admin(router)
@@ -187,7 +187,7 @@ def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) ->
 
 @app.command()
 def doctor(router: Router = None, as_json: AsJson = False) -> None:
-    """Call every node, and say what is wrong where one does not answer."""
+    """Contact every node, and explain why one does not answer."""
     from router.commands import doctor as command
 
     client = admin(router)
@@ -223,17 +223,18 @@ add_to(app)
 def chat(
     model: str,
     prompt: Annotated[
-        str | None, typer.Argument(help="None: a conversation, or what standard input holds.")
+        str | None,
+        typer.Argument(help="If not given: a conversation, or the text on standard input."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
     router: Router = None,
 ) -> None:
-    """Ask a model, through the router."""
+    """Chat with a model through the router."""
     from router.commands import chat as command
     from router.commands.answer import Chat
-    from router.commands.client import find_place
+    from router.commands.client import find_router
 
-    with Chat(find_place(router)) as talk:
+    with Chat(find_router(router)) as talk:
         command.run(talk, model, prompt, system)
 
 
@@ -279,8 +280,8 @@ def explain(
     from router.commands import explain as command
 
     client = admin(router)
-    wanted = command.Wanted(request, request_id, path, session)
-    command.run(client, wanted, as_json=as_json)
+    chosen = command.ExplainOptions(request, request_id, path, session)
+    command.run(client, chosen, as_json=as_json)
 
 
 @app.command()
@@ -299,8 +300,8 @@ def simulate(
     """Play a trace against the scheduler and other policies, in virtual time."""
     from router.commands import simulate as command
 
-    asked = command.Asked(trace, fleet, nodes, policy, clones, gap_s, seed, block_tokens)
-    command.run(asked, as_json=as_json, wide=wide)
+    chosen = command.SimulateOptions(trace, fleet, nodes, policy, clones, gap_s, seed, block_tokens)
+    command.run(chosen, as_json=as_json, wide=wide)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`router models` and what stands below it: arguments only."""
+"""`router models` and its subcommands: arguments only."""
 
 from typing import Annotated
 
@@ -7,17 +7,17 @@ import typer
 from router.cli.verbs import admin, group, is_given
 from router.commands.options import AsJson, Node, Router, Wide
 
-models_app = group("Models, and the disks that they are on.", no_args_is_help=False)
+models_app = group("Models on nodes and on their disks.", no_args_is_help=False)
 
 
 @models_app.callback(invoke_without_command=True)
 def models(
     context: typer.Context, router: Router = None, as_json: AsJson = False, wide: Wide = False
 ) -> None:
-    """List the models and where they are; verbs below it bring and delete them."""
+    """List the models and their nodes; subcommands pull and delete them."""
     if (verb := context.invoked_subcommand) is not None:
         if as_json or wide or is_given(context, "router"):
-            raise typer.BadParameter(f"options go behind the verb: router models {verb} …")
+            raise typer.BadParameter(f"options go after the verb: router models {verb} …")
         return
     from router.commands import models as command
 
@@ -31,12 +31,14 @@ def pull(
     node: Annotated[
         str | None,
         typer.Option(
-            "--node", metavar="NAME", help="Where to; the one with most free disk, if not given."
+            "--node",
+            metavar="NAME",
+            help="Target node; the one with the most free disk if not given.",
         ),
     ] = None,
     repo: Annotated[
         str | None,
-        typer.Option(metavar="OWNER/NAME", help="On the hub, where its name is another one."),
+        typer.Option(metavar="OWNER/NAME", help="Repository at the hub, if its name differs."),
     ] = None,
     revision: Annotated[
         str | None, typer.Option(help="Branch, tag or commit; from the hub.")
@@ -52,12 +54,12 @@ def pull(
     ] = None,
     router: Router = None,
 ) -> None:
-    """Bring a model to a node's disk: from another node, else from the hub."""
+    """Copy a model to a node's disk, from another node or from the hub."""
     from router.commands import disk, nodes
 
     if hub_token and from_node and not repo:
         raise typer.BadParameter("a copy --from a node needs no --hub-token")
-    asked = {
+    body = {
         "model": model,
         "node": node,
         "repo": repo,
@@ -66,12 +68,12 @@ def pull(
         "from_node": from_node,
     }
     client = admin(router)
-    disk.pull(client, asked)
+    disk.pull(client, body)
 
 
 @models_app.command("cancel-pull")
 def cancel_pull(model: str, node: Node = None, router: Router = None) -> None:
-    """End a pull, and delete what has come."""
+    """Cancel a pull and delete what has arrived."""
     from router.commands import disk
 
     client = admin(router)
@@ -82,7 +84,7 @@ def cancel_pull(model: str, node: Node = None, router: Router = None) -> None:
 def rm(
     model: str,
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="From this node's disk.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Without the question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     router: Router = None,
 ) -> None:
     """Delete a model from a node's disk; it must not be in memory there."""

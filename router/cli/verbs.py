@@ -1,4 +1,4 @@
-"""What the verbs of `router` share: how they fail, how they are grouped, whom they ask."""
+"""Shared parts of `router`'s verbs: error handling, groups, and the admin client."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ EXIT_CANNOT_START = 2
 
 
 class RouterVerbs(Verbs):
-    """Turns every error of ours into one sentence and an exit code."""
+    """Prints every RouterError as one sentence and sets the exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -37,12 +37,12 @@ def group(text: str, *, no_args_is_help: bool = True, **options: Any) -> typer.T
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether that option is on the command line, not in the environment alone."""
+    """Returns True if the option is on the command line, and not only in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def admin(url: str | None) -> "AdminClient":
-    from router.commands.client import AdminClient, find_place
+    from router.commands.client import AdminClient, find_router
 
-    return AdminClient(find_place(url))
+    return AdminClient(find_router(url))

@@ -1,4 +1,4 @@
-"""Callers that leave: their work is cancelled, in whatever phase it is."""
+"""Cancels the work for clients that disconnect, whatever its phase."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from router.errors import ShuttingDown
 from serving.http.exchange import Exchange
 
 
-class CancelWhenLeft:
-    """A context that the current task works in, which is cancelled when its caller leaves; that
-    ends the context and is no error. Raises `ShuttingDown` where somebody else cancels the task:
-    nobody else does."""
+class CancelOnDisconnect:
+    """A context for the current task, which is cancelled when its client disconnects; that ends the
+    context and is no error. Raises `ShuttingDown` if the task is cancelled for another reason."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange

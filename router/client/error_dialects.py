@@ -1,5 +1,5 @@
-"""How the router's own errors are said in the dialect of the path that was asked. Whole answers and
-events as JSON; `router.client.sse` makes them events."""
+"""Encodes the router's errors in the dialect of the requested path, as whole responses and as event
+data; `router.client.sse` makes events of the latter."""
 
 from enum import StrEnum
 
@@ -12,12 +12,12 @@ from serving.http.refusals import Refusal
 class Dialect(StrEnum):
     OPENAI = "openai"
     RESPONSES = "responses"
-    """OpenAI's, with other events."""
+    """OpenAI's envelope with other events."""
     ANTHROPIC = "anthropic"
 
 
 def dialect_of(path: str) -> Dialect:
-    """What the callers of a path speak."""
+    """Returns the dialect of a path."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return Dialect.ANTHROPIC
     if path == "/v1/responses" or path.startswith("/v1/responses/"):
@@ -26,7 +26,7 @@ def dialect_of(path: str) -> Dialect:
 
 
 def id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
-    """The id of a request under the names that the dialect's clients look for."""
+    """Returns the request id under the header names that the dialect's clients expect."""
     value = request_id.encode()
     headers = [(b"x-request-id", value)]
     if dialect is Dialect.ANTHROPIC:
@@ -35,20 +35,20 @@ def id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
 
 
 def error_body(error: RouterError, dialect: Dialect) -> bytes:
-    """The body of an HTTP error."""
+    """Encodes the body of an HTTP error."""
     return _anthropic_body(error) if dialect is Dialect.ANTHROPIC else error.body()
 
 
 def refusal_body(refusal: Refusal, path: str) -> bytes:
-    """What a caller is told whose request nobody has seen."""
+    """Encodes the error for a request that was rejected before any handler saw it."""
     error = RouterError(refusal.message)
     error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
     return error_body(error, dialect_of(path))
 
 
 def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -> bytes:
-    """What an error within a stream says. `sequence_number` is the event's own, where the dialect
-    counts events."""
+    """Encodes the data of an in-band error. `sequence_number` is that of the event, in dialects
+    that number events."""
     if dialect is Dialect.RESPONSES:
         told = {"code": error.code, "message": error.message, "param": error.param}
         return response_error(error.kind, {**told, **error.standing()}, sequence_number)

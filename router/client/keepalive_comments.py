@@ -1,4 +1,4 @@
-"""What a caller is told while nothing comes from its node."""
+"""Sends keep-alives to the client while its node sends nothing."""
 
 import asyncio
 import time
@@ -6,38 +6,39 @@ from collections.abc import Callable
 
 from serving.http.exchange import Exchange
 
-LOOK_S = 1.0
-"""How often it is looked whether there is something new to say."""
+POLL_S = 1.0
+"""Seconds between checks for a changed keep-alive."""
 
 
-class Silence:
-    """Fills it once it has lasted `hold_s`: when there is something new, and at least so often."""
+class KeepAlive:
+    """Sends keep-alives once a stream has been idle for `hold_s`: at every change of their text,
+    and at least every `hold_s`."""
 
     def __init__(
         self,
         exchange: Exchange,
         hold_s: float,
         begin: Callable[[], None],
-        filler: Callable[[], bytes],
+        text: Callable[[], bytes],
     ) -> None:
-        """`begin` sends the head of the answer; `filler` is what there is to say."""
+        """`begin` sends the head of the response; `text` returns the current keep-alive."""
         self._exchange = exchange
         self._hold_s = hold_s
         self._begin = begin
-        self._filler = filler
-        self._look_s = min(LOOK_S, hold_s)
+        self._text = text
+        self._poll_s = min(POLL_S, hold_s)
         self._said = b""
         self._due_s = 0.0
-        """When something is said again, new or not."""
+        """Time at which the keep-alive is sent again even if it has not changed."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def lasts(self) -> None:
-        """From now on, unless it does already."""
+    def start(self) -> None:
+        """Starts the idle interval, unless it has started already."""
         if self._timer is None:
-            wait_s = self._look_s if self._exchange.began else self._hold_s
+            wait_s = self._poll_s if self._exchange.began else self._hold_s
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._fill)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -46,9 +47,9 @@ class Silence:
         self._timer = None
         if not self._exchange.began:
             self._begin()
-        self.lasts()
-        filler, now_s = self._filler(), time.monotonic()
-        if (filler != self._said or now_s >= self._due_s) and not self._exchange.paused:
-            # Timers are not exact: no look too late.
-            self._said, self._due_s = filler, now_s + self._hold_s - self._look_s / 2
-            self._exchange.write(filler)
+        self.start()
+        text, now_s = self._text(), time.monotonic()
+        if (text != self._said or now_s >= self._due_s) and not self._exchange.paused:
+            # Timers are not exact; half an interval of slack keeps a keep-alive from being late.
+            self._said, self._due_s = text, now_s + self._hold_s - self._poll_s / 2
+            self._exchange.write(text)

@@ -1,4 +1,4 @@
-"""The headers of answers: what of a node's head its caller sees, and what the router adds."""
+"""Headers of responses: the node's headers that are relayed, and those that the router adds."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,8 @@ PASSED_HEADERS = (
     IGNORED,
     b"warning",
 )
-"""No length: an in-band error may make a stream longer than its node has promised."""
+"""Without `content-length`, since an in-band error may make a stream longer than its node has
+announced."""
 _MAX_DIGITS = 12
 JSON_HEADERS = {b"content-type": b"application/json"}
 _STREAM_HEADERS = [
@@ -38,49 +39,49 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class NodeHead(NamedTuple):
-    """What a node's answer begins with."""
+    """Status and headers of a node's response."""
 
     status: int
     headers: dict[bytes, bytes]
 
 
-def of_silence(ticket: Ticket, dialect: Dialect) -> Headers:
-    """Of a stream that the router begins before a node does."""
-    return _STREAM_HEADERS + _of_fleet(ticket, ticket.request_id, dialect)
+def early_headers(ticket: Ticket, dialect: Dialect) -> Headers:
+    """Returns the headers of a stream that the router begins before a node responds."""
+    return _STREAM_HEADERS + _fleet_headers(ticket, ticket.request_id, dialect)
 
 
-def of_node(
+def relayed_headers(
     ticket: Ticket, lease: Lease, node_name: str, head: NodeHead, dialect: Dialect
 ) -> Headers:
-    """Of an answer that a node has begun, with those of the node's own that are passed on."""
+    """Returns the headers of a node's response: the relayed ones and the router's own."""
     status, upstream = head
     headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
-    # Other servers seldom tell how long to wait with a 429.
+    # Third-party servers seldom send `retry-after` with a 429.
     if HEADER_SHOULD_RETRY not in upstream and errors.is_final(status, has_retry_after=True):
         headers.append((HEADER_SHOULD_RETRY, b"false"))
-    headers += _of_fleet(ticket, id_on_node(lease), dialect)
+    headers += _fleet_headers(ticket, id_on_node(lease), dialect)
     headers.append((b"x-fleet-node", node_name.encode()))
     queue_ms = max(0.0, lease.granted_s - ticket.arrived_s) * 1e3
     headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
-    if told := cached(lease, upstream):
+    if told := cached_tokens(lease, upstream):
         headers.append((HEADER_CACHED, told))
     return headers
 
 
 def id_on_node(lease: Lease) -> str:
-    """The request's id as its caller sees it: it names the node."""
+    """Returns the request id as its client sees it; it names the node."""
     return client_id("req_", lease.node_id, lease.node_request_id)
 
 
-def cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
-    """Cached tokens as predicted here and as its node told; empty where that tells nothing."""
+def cached_tokens(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
+    """Returns cached tokens as "PREDICTED/REPORTED"; empty if the node reports none."""
     told = _count(upstream, HEADER_CACHED)
     if told is None:
         return b""
     predicted, prompt_tokens = lease.predicted_tokens, _count(upstream, HEADER_PROMPT)
     if prompt_tokens is not None:
-        # What is still being prefilled is estimated by its bytes; a prompt's last token is
-        # computed even where all of it is stored.
+        # Tokens still being prefilled were estimated from bytes, and a prompt's last token is
+        # computed even if all of it is cached; so the prediction is capped.
         predicted = min(predicted, max(0, prompt_tokens - 1))
     return b"%d/%d" % (predicted, told)
 
@@ -90,7 +91,7 @@ def _count(upstream: dict[bytes, bytes], header: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None
 
 
-def _of_fleet(ticket: Ticket, request_id: str, dialect: Dialect) -> Headers:
+def _fleet_headers(ticket: Ticket, request_id: str, dialect: Dialect) -> Headers:
     return [
         *id_headers(request_id, dialect),
         (b"x-fleet-model", ticket.model.encode("utf-8", "replace")),

@@ -1,6 +1,6 @@
-"""What the router itself writes into an event stream: comments, pings and errors. Nothing else of
-the router writes server-sent events, and only `router.upstream.foreign` and
-`router.upstream.foreign_events` read them beside it."""
+"""Encodes what the router itself writes into event streams: comments, pings and errors. Nothing
+else in the router writes server-sent events; `router.upstream.foreign` and
+`router.upstream.foreign_events` also read them."""
 
 import re
 from typing import Any
@@ -12,19 +12,19 @@ from node.protocol.error_envelopes import response_error
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event
 from router.client.error_dialects import Dialect, event_body
-from router.client.overflow_words import MAX_SEARCHED_CHARS, is_overflow, overflow_in
+from router.client.overflow_messages import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.types import Loading, Queued
 
-MAX_HELD_BYTES = 64 * 1024
-"""A longer event is passed on in parts."""
+MAX_BUFFERED_BYTES = 64 * 1024
+"""Longest buffered part of an event; a longer event is relayed in parts."""
 MAX_ERROR_BYTES = 1024 * 1024
-"""Of an error that is read; a longer one is passed on as it is."""
+"""Longest error that is parsed; a longer one is relayed as it is."""
 _FILLERS = (b":", b"event: ping", b"event:ping")
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
 _SILENCE = re.compile(rb"(?::[^\n]*\n|event:[ ]?ping\r?\ndata:[^\n]*\n|\r?\n)*(?::[^\n]*\Z)?")
-"""Comments and pings, the last comment perhaps cut off."""
+"""Matches comments and pings; the last comment may be incomplete."""
 _ERROR = re.compile(
     rb"(?:(?::[^\n]*|event:[^\n]*|\r?)\n)*data:[ ]?"
     rb"(\{\s*\"(?:error\"|type\"\s*:\s*\"(?:error|response\.failed)\")[^\r\n]*)"
@@ -32,11 +32,11 @@ _ERROR = re.compile(
 _NUMBER = re.compile(rb'(?<!\\)"sequence_number"\s*:\s*(\d+)')
 
 _ERROR_TYPES = ("error", "response.failed")
-"""Of events of response streams."""
+"""Types of error events in response streams."""
 _TOO_LONG_TYPE = "exceed_context_size_error"
-"""Of llama.cpp."""
+"""Error type of llama.cpp."""
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.{0,300}\b(not found|not exist)", re.DOTALL)
-"""Of Ollama, vLLM and OpenAI."""
+"""Error messages of Ollama, vLLM and OpenAI."""
 
 _CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
 _CALLERS_CODES = frozenset(
@@ -49,7 +49,7 @@ _CALLERS_CODES = frozenset(
         "unsupported_value",
     )
 )
-"""Of events of response streams, which tell no type."""
+"""Codes in events of response streams, which have no error type."""
 
 
 class _ErrorFields(msgspec.Struct):
@@ -65,12 +65,12 @@ class _Failed(msgspec.Struct):
 
 
 class _Spoken(msgspec.Struct):
-    """An error in any dialect, within a stream or as a whole answer."""
+    """An error in any dialect, within a stream or as a whole response."""
 
     type: str | None = None
     error: _ErrorFields | str | None = None
     response: _Failed | str | None = None
-    """That has failed."""
+    """The failed response within an event."""
     message: str | None = None
     param: Any = None
     code: Any = None
@@ -82,15 +82,15 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _decode_spoken(answer: bytes) -> _Spoken:
-    """Raises one of `_BROKEN`, also for what is too long to be an error: what a server puts into
-    one takes thirty times its length once it is decoded."""
+    """Raises one of `_BROKEN`, also for what is too long to be an error: decoded JSON may take
+    thirty times its length in memory."""
     if len(answer) > MAX_ERROR_BYTES:
         raise msgspec.DecodeError
     return _decode_any_length(answer)
 
 
 def ping(dialect: Dialect, waits_for: Queued | Loading | None = None) -> bytes:
-    """What fills silence, and says what is waited for."""
+    """Encodes a keep-alive; a comment in it says what the request waits for."""
     comment = _comment(waits_for)
     if dialect is not Dialect.ANTHROPIC:
         return comment
@@ -108,44 +108,44 @@ def _comment(waits_for: Queued | Loading | None) -> bytes:
     return comments.loading(waits_for.model, waits_for.progress)
 
 
-def is_filler(events: bytes) -> bool:
-    """Whether it begins and ends with what a node fills silence with."""
+def is_keepalive(events: bytes) -> bool:
+    """Returns True if the events begin and end with a node's keep-alives."""
     return events.startswith(_FILLERS) and not has_event(events)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
-    """The whole events, and the beginning of one whose rest has not come.
+    """Splits data into complete events and the beginning of an incomplete one.
 
-    Whoever passes on whole events only may end the stream with one of his own at any time.
+    If only complete events are relayed, an error event can follow at any time.
     """
     if data.endswith(_ENDS):
         return data, b""
     ends = [at + len(end) for end in _ENDS if (at := data.rfind(end)) >= 0]
     cut = max(ends, default=0)
-    if len(data) - cut > MAX_HELD_BYTES:
+    if len(data) - cut > MAX_BUFFERED_BYTES:
         return data, b""
     return data[:cut], data[cut:]
 
 
 def has_event(events: bytes) -> bool:
-    """Whether there is more than leading comments and pings."""
+    """Returns True if there is more than leading comments and pings."""
     return _end_of_silence(events) < len(events)
 
 
 def error_message(answer: bytes) -> str:
-    """What an error says in whatever dialect; empty where it is none."""
+    """Returns the message of an error in any dialect; empty if it is none."""
     error = _error_of(answer)
     return (error.message if error else None) or ""
 
 
 def has_code(answer: bytes, codes: frozenset[str]) -> bool:
-    """Whether it is an error with one of the codes."""
+    """Returns True if it is an error with one of the codes."""
     error = _error_of(answer)
     return error is not None and isinstance(error.code, str) and error.code in codes
 
 
 def is_too_long(answer: bytes) -> bool:
-    """Whether it is the error for a prompt that is longer than the model's context."""
+    """Returns True if it is the error for a prompt that exceeds the model's context."""
     error = _error_of(answer)
     if error is None:
         return False
@@ -154,24 +154,26 @@ def is_too_long(answer: bytes) -> bool:
 
 
 def too_long_error(answer: bytes) -> ContextTooLong:
-    """That error as the router's own, with what is known of the lengths."""
+    """Returns that error as the router's own, with the lengths if they are known."""
     message = error_message(answer)
     return ContextTooLong(message, overflow=overflow_in(message))
 
 
 def leading_too_long(events: bytes) -> bytes | None:
-    """As `is_too_long`, of an error that comes before any content; it as a whole answer."""
+    """Returns a too-long error that precedes all content, as the body of a whole response; None if
+    there is none."""
     found = _ERROR.match(events, _end_of_silence(events))
     return found[1] if found and is_too_long(found[1]) else None
 
 
 def is_broken_call(answer: bytes) -> bool:
-    """Whether it is the error for what the model said, though its node did what it was asked."""
+    """Returns True if it is the error for a malformed tool call, which the model produced and not
+    its node."""
     return error_message(answer).startswith(BROKEN_CALL)
 
 
-def is_without_model(answer: bytes) -> bool:
-    """Whether it is the error of a server that does not have the model."""
+def is_model_missing(answer: bytes) -> bool:
+    """Returns True if it is the error of a server that does not have the model."""
     error = _error_of(answer)
     if error is None:
         return False
@@ -193,13 +195,13 @@ def _error_of(answer: bytes) -> _ErrorFields | None:
 
 
 def leading_error(events: bytes) -> bytes | None:
-    """As `node_error`, of an event that comes before any content."""
+    """Returns an error that precedes all content, as `node_error`."""
     found = _ERROR.match(events, _end_of_silence(events))
     return None if found is None else node_error(found[1])
 
 
 def leads_with_refusal(events: bytes) -> bool:
-    """Whether an error comes before any content for which the request itself is at fault."""
+    """Returns True if an error that is the request's own fault precedes all content."""
     found = _ERROR.match(events, _end_of_silence(events))
     if found is None or _error_of(found[1]) is None:
         return False
@@ -207,8 +209,8 @@ def leads_with_refusal(events: bytes) -> bool:
 
 
 def node_error(told: bytes) -> bytes | None:
-    """The error that an event tells, as the JSON of a whole answer, unless the request itself is at
-    fault, or what the model said."""
+    """Returns an event's error as the JSON of a whole response; None if the request or the model's
+    output is at fault."""
     if is_too_long(told) or is_broken_call(told):
         return None
     try:
@@ -236,8 +238,8 @@ def _failed_in(spoken: _Spoken) -> _ErrorFields | None:
 
 
 def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> bytes:
-    """The in-band error of a stream that has begun; nothing follows it. `after` are the events
-    that were sent last."""
+    """Encodes the in-band error that ends a stream. `after` is what was sent last, for the sequence
+    number."""
     number = 0
     if dialect is Dialect.RESPONSES:
         number = max((int(each) + 1 for each in _NUMBER.findall(after)), default=0)
@@ -245,8 +247,8 @@ def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> byt
 
 
 def late_error(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes:
-    """A node's error answer as an event, or `otherwise` where it is not in the dialect's
-    envelope."""
+    """Encodes a node's error response as an event; if it lacks the dialect's envelope, encodes
+    `otherwise` instead."""
     known = _event_of_answer(body, otherwise, dialect)
     return error_event(otherwise, dialect) if known is None else _event(known, dialect)
 
@@ -268,8 +270,9 @@ def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> b
 
 
 def fleet_comment(node: str, model: str, cached: bytes = b"", ignored: bytes = b"") -> bytes:
-    """Who served a stream whose head had to go out before that was known; `cached` and `ignored` as
-    in the headers `x-fleet-cached-tokens` and `x-fleet-ignored`."""
+    """Encodes a comment with the node that serves a stream whose head was sent before that was
+    known; `cached` and `ignored` are as in the headers `x-fleet-cached-tokens` and
+    `x-fleet-ignored`."""
     text = f": fleet node={node} model={model}".encode()
     text += b" cached=" + cached if cached else b""
     return text + (b" ignored=" + ignored if ignored else b"") + b"\n\n"

@@ -15,13 +15,13 @@ NO_ALIASES = "There are no aliases yet; `router alias set NAME MODEL` makes one.
 _KWARGS = "chat_template_kwargs"
 
 
-def set_alias(client: AdminClient, name: str, asked: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.put(f"/aliases/{in_path(name)}", asked)
+def set_alias(client: AdminClient, name: str, body: dict[str, Any], *, as_json: bool) -> None:
+    answer = client.put(f"/aliases/{in_path(name)}", body)
     if as_json:
         console.print_json(answer)
         return
     row = read_row(AliasRow, answer)
-    console.say(f"{row.name} now means {_meaning(row)}.")
+    console.print_line(f"{row.name} now means {_meaning(row)}.")
     _warn(row)
 
 
@@ -31,7 +31,7 @@ def show_one(client: AdminClient, name: str, *, as_json: bool) -> None:
         console.print_json(answer)
         return
     row = read_row(AliasRow, answer)
-    console.say(f"{row.name} means {_meaning(row)}.")
+    console.print_line(f"{row.name} means {_meaning(row)}.")
     console.print_table(
         (">", "Target", "Defaults", ""),
         [
@@ -43,7 +43,7 @@ def show_one(client: AdminClient, name: str, *, as_json: bool) -> None:
 
 def remove(client: AdminClient, name: str) -> None:
     row = read_row(AliasRow, client.delete(f"/aliases/{in_path(name)}"))
-    console.say(f"Removed the alias {row.name} of {_models(row)}.")
+    console.print_line(f"Removed the alias {row.name} of {_models(row)}.")
 
 
 def show_all(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
@@ -53,7 +53,7 @@ def show_all(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         return
     rows = read_rows(AliasRow, answer)
     if not rows:
-        console.say(NO_ALIASES)
+        console.print_line(NO_ALIASES)
         return
     now_s = time.time()
     console.print_table(
@@ -74,8 +74,8 @@ def show_all(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
 
 
 def read_targets(targets: Sequence[str], defaults: Sequence[str]) -> list[dict[str, Any]]:
-    """Targets as the admin API takes them. `defaults` are `KEY=JSON` for all of them, or
-    `TARGET:KEY=JSON` for one; what is no JSON is a text."""
+    """Parses targets for the admin API. `defaults` are `KEY=JSON` for all of them, or
+    `TARGET:KEY=JSON` for one; a value that is not JSON is a string."""
     given: dict[str, dict[str, Any]] = {target: {} for target in targets}
     for text in defaults:
         owner = max((each for each in given if text.startswith(f"{each}:")), key=len, default="")
@@ -145,7 +145,7 @@ def _remark_of_all(row: AliasRow) -> Text:
 def _warn(row: AliasRow) -> None:
     missing = [target.model for target in row.targets if not target.known]
     if missing:
-        console.say(f"No node has reported {' and '.join(missing)} yet.", style="yellow")
+        console.print_line(f"No node has reported {' and '.join(missing)} yet.", style="yellow")
     paid = [target.model for target in row.targets if target.paid]
     if paid:
-        console.say(f"Paid for: {' and '.join(paid)}; only keys with a budget get there.")
+        console.print_line(f"Paid: {' and '.join(paid)}; only keys with a budget may use them.")

@@ -1,4 +1,4 @@
-"""One streamed chat request through the router, as a person waits for it."""
+"""Sends one streamed chat request through the router."""
 
 import json
 import re
@@ -9,42 +9,44 @@ from typing import Any, Protocol
 
 import httpx
 
-from router.commands.client import CommandFailed, Place, broken, not_running, refused, silent
-from router.commands.connection import CONNECT_TIMEOUT_S, Answered
+from router.commands.client import CommandFailed, RouterAccess, broken, not_running, refused, silent
+from router.commands.connection import CONNECT_TIMEOUT_S, RouterResponse
 
 Message = dict[str, str]
 
 _SILENCE_S = 120.0
-"""Longest silence of a stream; the router fills shorter ones with comments."""
+"""Longest interval without data; the router sends comments more often."""
 _FLEET_COMMENT = re.compile(r"fleet node=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer and what it took, as measured here."""
+    """A whole response and its timing, as measured here."""
 
     text: str
     node: str
     prompt_tokens: int | None
     completion_tokens: int | None
     ttft_s: float | None
-    """Until the first content; None where there was none."""
+    """Seconds until the first content; None if there was none."""
     decode_s: float
-    """From the first content to the last."""
+    """Seconds from the first content to the last."""
 
 
-class Hears(Protocol):
-    """Whoever follows an answer."""
+class ResponseListener(Protocol):
+    """Receives the parts of a response as they arrive."""
 
     def comment(self, words: str) -> None:
-        """What fills the silence before it: how far the load of its model is."""
+        """Receives a comment that the router sends while there is no content, such as a load's
+        progress."""
 
     def text(self, text: str) -> None:
-        """The next piece of its content."""
+        """Receives the next piece of the content."""
 
 
 class _Key(httpx.Auth):
-    """The key that `read` gives; who found none, and is refused, looks once more."""
+    """Sends the key that `read` returns; if it returned none and the router answers 401, reads once
+    more."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
@@ -61,7 +63,7 @@ class _Key(httpx.Auth):
 
 @dataclass(slots=True)
 class _Stream:
-    """What has been read of an answer."""
+    """The part of a response that has been read."""
 
     started_s: float
     node: str
@@ -75,15 +77,15 @@ class _Stream:
 class Chat:
     """Sends chat requests with this machine's key."""
 
-    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
-        self.place = place
+    def __init__(self, access: RouterAccess, transport: httpx.BaseTransport | None = None) -> None:
+        self.access = access
         self._http = httpx.Client(
-            base_url=place.url,
-            # Reading the system's certificates takes longer than asking a router without TLS.
-            verify=place.url.startswith("https:"),
-            auth=_Key(place.inference_key),
+            base_url=access.url,
+            # Loading the system's certificates takes longer than a request without TLS.
+            verify=access.url.startswith("https:"),
+            auth=_Key(access.inference_key),
             timeout=httpx.Timeout(_SILENCE_S, connect=CONNECT_TIMEOUT_S),
-            # Proxies of the environment are for the internet.
+            # The environment's proxies are meant for the internet.
             trust_env=False,
             transport=transport,
         )
@@ -98,10 +100,10 @@ class Chat:
         self,
         model: str,
         messages: Sequence[Message],
-        hears: Hears,
+        listener: ResponseListener,
         temperature: float | None = None,
     ) -> Answer:
-        """Streams one answer. Raises `CommandFailed`, also where it breaks off in the middle."""
+        """Streams one response. Raises `CommandFailed`, also if it ends early."""
         body: dict[str, object] = {
             "model": model,
             "messages": list(messages),
@@ -114,26 +116,28 @@ class Chat:
         try:
             with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if not response.is_success:
-                    answer = Answered(str(response.url), response.status_code, response.read())
-                    raise refused(self.place, answer, self.place.first_key_file)
+                    answer = RouterResponse(
+                        str(response.url), response.status_code, response.read()
+                    )
+                    raise refused(self.access, answer, self.access.first_key_file)
                 stream = _Stream(started_s, response.headers.get("x-fleet-node", "?"), [], {})
-                _read(stream, response.iter_lines(), hears)
+                _read(stream, response.iter_lines(), listener)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise not_running(self.place) from error
+            raise not_running(self.access) from error
         except httpx.TimeoutException as error:
-            raise silent(self.place) from error
+            raise silent(self.access) from error
         except httpx.HTTPError as error:
-            raise broken(self.place, error) from error
+            raise broken(self.access, error) from error
         return _answer(stream)
 
 
-def _read(stream: _Stream, lines: Iterable[str], hears: Hears) -> None:
+def _read(stream: _Stream, lines: Iterable[str], listener: ResponseListener) -> None:
     for line in lines:
         field, _, value = line.partition(":")
         if field == "" and (found := _FLEET_COMMENT.search(value)):
             stream.node = found[1]
         elif field == "" and (words := value.strip()):
-            hears.comment(words)
+            listener.comment(words)
         elif field == "data" and value.strip() == "[DONE]":
             stream.whole = True
         elif field == "data":
@@ -141,13 +145,13 @@ def _read(stream: _Stream, lines: Iterable[str], hears: Hears) -> None:
                 stream.last_s = time.monotonic()
                 stream.first_s = stream.first_s or stream.last_s
                 stream.parts.append(text)
-                hears.text(text)
+                listener.text(text)
     if not stream.whole:
-        raise CommandFailed("The answer broke off before its end.")
+        raise CommandFailed("The response ended early.")
 
 
 def _texts(stream: _Stream, data: str) -> list[str]:
-    """The content of one chunk."""
+    """Returns the content of one chunk."""
     try:
         chunk = json.loads(data)
         if "error" in chunk:
@@ -156,7 +160,7 @@ def _texts(stream: _Stream, data: str) -> list[str]:
         deltas = [choice.get("delta") or {} for choice in chunk.get("choices", ())]
         return [delta["content"] for delta in deltas if delta.get("content")]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CommandFailed(f"The answer holds a chunk that is none: {data.strip()}") from error
+        raise CommandFailed(f"The response has an invalid chunk: {data.strip()}") from error
 
 
 def _answer(stream: _Stream) -> Answer:
@@ -171,7 +175,7 @@ def _answer(stream: _Stream) -> Answer:
 
 
 def summary(answer: Answer) -> str:
-    """Where an answer came from and how fast, as one line."""
+    """Describes the node and the speed of a response in one line."""
     parts = [f"node {answer.node}"]
     if answer.prompt_tokens is not None and answer.completion_tokens is not None:
         parts.append(f"{answer.prompt_tokens} + {answer.completion_tokens} tokens")
@@ -185,7 +189,7 @@ def summary(answer: Answer) -> str:
 
 
 def _rate(tokens: int, ttft_s: float, decode_s: float) -> float:
-    """Tokens per second after the first; over the whole wait where all came at once."""
+    """Tokens per second after the first; over the whole wait if all arrived at once."""
     if tokens > 1 and decode_s > 0:
         return (tokens - 1) / decode_s
     return tokens / max(ttft_s, 1e-6)

@@ -1,4 +1,4 @@
-"""`router chat`: one question, or a conversation."""
+"""`router chat`: one prompt, or a conversation."""
 
 import sys
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ _LEAVE = ("/exit", "/quit", "/bye")
 
 
 def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
-    """Answers the prompt, or what standard input holds, or line by line what a person types."""
+    """Answers the prompt, or the text on standard input, or a conversation typed line by line."""
     history: list[Message] = [{"role": "system", "content": system}] if system else []
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
@@ -27,15 +27,15 @@ def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
 def ask(
     chat: Chat, model: str, messages: list[Message], temperature: float | None = None
 ) -> Answer:
-    """Prints the answer as it comes, then where it came from."""
+    """Prints the response as it arrives, then its summary."""
     with _Reader(model) as reader:
         answer = chat.ask(model, messages, reader, temperature)
-    console.say(summary(answer), style="dim")
+    console.print_line(summary(answer), style="dim")
     return answer
 
 
 class _Reader:
-    """Shows that an answer is waited for until it begins, then the answer as it comes."""
+    """Shows a progress message until the response begins, then the response as it arrives."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -61,8 +61,8 @@ class _Reader:
 
 
 def converse(chat: Chat, model: str, history: list[Message]) -> None:
-    """A conversation until end of input; Ctrl-C ends an answer, not the conversation."""
-    console.say(f"Chatting with {model}; /exit or Ctrl-D ends it.", style="dim")
+    """Runs a conversation until the end of input; Ctrl-C ends a response, not the conversation."""
+    console.print_line(f"Chatting with {model}; /exit or Ctrl-D ends it.", style="dim")
     while True:
         try:
             line = input("> ").strip()
@@ -76,11 +76,11 @@ def converse(chat: Chat, model: str, history: list[Message]) -> None:
 
 
 def _turn(chat: Chat, model: str, messages: list[Message]) -> list[Message]:
-    """The history after one more question; without the question where it got no answer."""
+    """Returns the history after one more prompt; without the prompt if it got no response."""
     try:
         answer = ask(chat, model, messages)
     except CommandFailed as error:
-        console.tell(error.message, style="red")
+        console.print_error(error.message, style="red")
         return messages[:-1]
     except KeyboardInterrupt:
         return messages[:-1]

@@ -1,8 +1,8 @@
 """Child processes that never outlive this one.
 
-Each child reads its standard input, held open here, and ends at its end: even a parent that is
-killed leaves none. Each leads a session of its own, so that Ctrl-C reaches the parent alone and
-the parent ends them in order, and so that what a child started can be ended with it.
+Each child reads its standard input, which is kept open here, and exits at its end, so that even a
+killed parent leaves none behind. Each leads its own session, so that Ctrl-C reaches only the
+parent, the parent ends them in order, and a child's own children can be ended with it.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from serving.terminal.output import put
 _LISTENING = re.compile(r"listening on (https?://\S+)")
 _LAST_WORDS = 30
 _GROUP_S = 1.5
-"""How long a child's own children may take to notice that it is gone."""
+"""Seconds that a child's own children may take to notice that it is gone."""
 _POLL_S = 0.02
 
 
 class Child:
-    """One running command. `on_line` gets each line of its standard output once it listens;
+    """One running command. `on_line` gets each line of its standard output once it listens; with
     `loud`, its standard error is shown from then on."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Child:
         ]
 
     def wait_until_listening(self, timeout_s: float) -> str:
-        """The URL that the child printed. Raises `CommandFailed` with its last words."""
+        """Returns the URL that the child printed. Raises `CommandFailed` with its last lines."""
         try:
             url = self._listening.get(timeout=timeout_s)
         except queue.Empty:
@@ -68,14 +68,14 @@ class Child:
         return url
 
     def failed(self) -> CommandFailed:
-        """Why the child ended, once it has."""
+        """Returns an error that explains why the child ended."""
         self._readers[1].join(_GROUP_S)
-        # What it said since it listens has been shown already.
+        # Lines since it listens have been shown already.
         return CommandFailed(failure(self.name, [] if self._loud else list(self._words)))
 
     def stop(self, deadline_s: float) -> None:
-        """Asks the child to end, and makes it at `deadline_s`, with all that it started."""
-        # What a child says while it is ended on purpose is news to nobody.
+        """Asks the child to end, and kills it at `deadline_s` with all that it started."""
+        # Lines of a child that is ended on purpose are not shown.
         self._loud = False
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
@@ -99,7 +99,7 @@ class Child:
             time.sleep(_POLL_S)
 
     def _signal_group(self, which: int) -> bool:
-        """Whether anything of the child's group was there to get the signal."""
+        """Sends a signal to the child's process group; returns False if the group is empty."""
         try:
             os.killpg(self._process.pid, which)
         except (ProcessLookupError, PermissionError):

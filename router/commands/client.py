@@ -1,4 +1,4 @@
-"""How a command reaches the router: its address, its key, and its errors as one sentence."""
+"""Access of a command to the router: address, key, and errors as one sentence."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from router.commands.connection import Answered, Asked, NotConnected, Send, send
+from router.commands.connection import ConnectFailed, RouterRequest, RouterResponse, Send, send
 from router.errors import RouterError
 from router.settings import ENV_KEY, Settings, home_of_environment, key_of_environment
 from serving.own_machine import is_loopback
@@ -33,13 +33,13 @@ class Unreachable(CommandFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the router is, and the keys that this machine holds for it."""
+class RouterAccess:
+    """Address of the router, and the keys that this machine has for it."""
 
     url: str = DEFAULT_URL
     home: Path = Path()
     key: str = ""
-    """The key that the environment gives; it wins over the key files."""
+    """Key from the environment; it wins over the key files."""
 
     def admin_key(self) -> str:
         return self.key or self._from_file(self.admin_key_file)
@@ -57,11 +57,11 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether the router is on this machine: a key file's key goes nowhere else."""
+        """True if the router is on this machine; keys from key files are sent nowhere else."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
     def refused(self, file: Path) -> str:
-        """What to do about a key that the router did not take."""
+        """Explains what to do about a key that the router refused."""
         if self.key:
             return f"It refused the key in {ENV_KEY}."
         if not self.is_local:
@@ -81,15 +81,15 @@ class Place:
             raise CommandFailed(f"The key file {file} cannot be read ({error.strerror}).") from None
 
 
-def find_place(url: str | None) -> Place:
-    """The router at `url`, or this machine's own; the key is the environment's. Raises
+def find_router(url: str | None) -> RouterAccess:
+    """Returns the router at `url`, or this machine's own, with the key from the environment. Raises
     `CommandFailed`."""
     url = (url or DEFAULT_URL).rstrip("/")
     if "://" not in url:
         url = f"http://{url}"
     if not _is_address(url):
         raise CommandFailed(f"{url!r} is not a router's address; one looks like {DEFAULT_URL}.")
-    return Place(
+    return RouterAccess(
         url=url.removesuffix("/v1"),
         home=home_of_environment(),
         key=key_of_environment(),
@@ -99,7 +99,7 @@ def find_place(url: str | None) -> Place:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # A port that is none raises.
+        # An invalid port raises ValueError.
         host, _ = parts.hostname, parts.port
     except ValueError:
         return False
@@ -107,10 +107,10 @@ def _is_address(url: str) -> bool:
 
 
 class AdminClient:
-    """The router's admin API, as a command uses it. Every failure is a `CommandFailed`."""
+    """The router's admin API for commands. Every failure is a `CommandFailed`."""
 
-    def __init__(self, place: Place, send: Send = send) -> None:
-        self.place = place
+    def __init__(self, access: RouterAccess, send: Send = send) -> None:
+        self.access = access
         self._send = send
 
     def get(self, path: str, **query: str | int | float | None) -> Any:
@@ -136,80 +136,81 @@ class AdminClient:
         body: Mapping[str, Any] | None = None,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> Any:
-        asked = Asked(method, f"{self.place.url}/admin{path}", timeout_s)
+        request = RouterRequest(method, f"{self.access.url}/admin{path}", timeout_s)
         if body is not None:
-            asked = replace(asked, headers=_JSON, body=json.dumps(body).encode())
-        answer = self._answer(asked)
+            request = replace(request, headers=_JSON, body=json.dumps(body).encode())
+        answer = self._answer(request)
         if not answer.is_success:
-            raise refused(self.place, answer, self.place.admin_key_file)
+            raise refused(self.access, answer, self.access.admin_key_file)
         try:
             return answer.json()
         except ValueError as error:
-            raise CommandFailed(f"{self.place.url} does not answer like a router.") from error
+            raise CommandFailed(f"{self.access.url} does not answer like a router.") from error
 
-    def _answer(self, asked: Asked) -> Answered:
-        """At a router's first start its key file is written after its port is open: who found none,
-        and is refused, looks once more."""
+    def _answer(self, request: RouterRequest) -> RouterResponse:
+        """Sends the request. At its first start a router opens its port before it writes its key
+        file, so that a request without a key that gets 401 is sent again if there is a key by
+        then."""
         try:
-            key = self.place.admin_key()
-            answer = self._send(_with_key(asked, key))
-            if answer.status == 401 and not key and (key := self.place.admin_key()):
-                answer = self._send(_with_key(asked, key))
+            key = self.access.admin_key()
+            answer = self._send(_with_key(request, key))
+            if answer.status == 401 and not key and (key := self.access.admin_key()):
+                answer = self._send(_with_key(request, key))
             return answer
-        except NotConnected as error:
-            raise not_running(self.place) from error
+        except ConnectFailed as error:
+            raise not_running(self.access) from error
         except TimeoutError as error:
-            raise silent(self.place) from error
+            raise silent(self.access) from error
         except OSError as error:
-            raise broken(self.place, error) from error
+            raise broken(self.access, error) from error
 
 
-def _with_key(asked: Asked, key: str) -> Asked:
+def _with_key(request: RouterRequest, key: str) -> RouterRequest:
     if not key:
-        return asked
+        return request
     if not key.isascii() or not key.isprintable():
         raise CommandFailed("The key has characters that no key of a router has.")
-    return replace(asked, headers={**asked.headers, "authorization": f"Bearer {key}"})
+    return replace(request, headers={**request.headers, "authorization": f"Bearer {key}"})
 
 
 @contextmanager
-def goes_on(what: str) -> Iterator[None]:
-    """For an order that the router carries out to its end, whoever waits for it."""
+def continues_in_router(what: str) -> Iterator[None]:
+    """Reports on Ctrl-C that the router completes the order without this command."""
     try:
         yield
     except KeyboardInterrupt:
         raise Stopped(
-            f"{what} goes on without this command; `router models` shows how far it is."
+            f"{what} continues without this command; `router models` shows its progress."
         ) from None
 
 
-def not_running(place: Place) -> Unreachable:
+def not_running(access: RouterAccess) -> Unreachable:
     how = (
         "start it with `router serve`"
-        if place.is_local
+        if access.is_local
         else "check that it runs there and that the port is right"
     )
-    return Unreachable(f"No router answers at {place.url}; {how}.")
+    return Unreachable(f"No router answers at {access.url}; {how}.")
 
 
-def silent(place: Place) -> Unreachable:
-    return Unreachable(f"The router at {place.url} does not answer in time.")
+def silent(access: RouterAccess) -> Unreachable:
+    return Unreachable(f"The router at {access.url} does not answer in time.")
 
 
-def broken(place: Place, error: Exception) -> Unreachable:
-    return Unreachable(f"The connection to the router at {place.url} broke ({error_text(error)}).")
+def broken(access: RouterAccess, error: Exception) -> Unreachable:
+    return Unreachable(f"The connection to the router at {access.url} broke ({error_text(error)}).")
 
 
-def refused(place: Place, answer: Answered, key_file: Path) -> CommandFailed:
-    """The router's own sentence; for a key, also where it came from."""
+def refused(access: RouterAccess, answer: RouterResponse, key_file: Path) -> CommandFailed:
+    """Returns the router's own error sentence; for a refused key, also the origin of the key."""
     message = error_message(answer)
     if answer.status == 401:
-        return CommandFailed(f"{place.url}: {message} {place.refused(key_file)}")
+        return CommandFailed(f"{access.url}: {message} {access.refused(key_file)}")
     return CommandFailed(message)
 
 
-def error_message(answer: Answered) -> str:
-    """The message in an answer's error envelope."""
+def error_message(answer: RouterResponse) -> str:
+    """Returns the message in a response's error envelope."""
     try:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -219,7 +220,8 @@ def error_message(answer: Answered) -> str:
 
 
 def read_rows(row: type[T], answer: Any) -> list[T]:
-    """The rows of an answer. Raises `CommandFailed` where router and command differ in version."""
+    """Parses the rows of a response. Raises `CommandFailed` if router and command have different
+    versions."""
     return _read(TypeAdapter(list[row]), answer)  # type: ignore[valid-type]
 
 
@@ -232,14 +234,14 @@ def _read(adapter: TypeAdapter[T], answer: Any) -> T:
         return adapter.validate_python(answer)
     except ValidationError as error:
         raise CommandFailed(
-            "The router answers in a way that this command does not know; "
-            "are both of the same version of mlx-fleet?"
+            "The router's response has another format than this command expects; "
+            "do both have the same version of mlx-fleet?"
         ) from error
 
 
 def in_path(name: str) -> str:
-    """A name as the end of a path; slashes stay, since model names have them, and dots lead
-    nowhere."""
+    """Quotes a name as the end of a path; slashes stay, since model names contain them, and dot
+    segments are encoded."""
     return "/".join(
         part.replace(".", "%2E") if part in (".", "..") else quote(part) for part in name.split("/")
     )

@@ -1,5 +1,5 @@
-"""One request to a router, and its whole answer, by the standard library: to import an HTTP library
-takes longer than to ask."""
+"""Sends one request to a router and reads its whole response, with the standard library only:
+importing an HTTP library takes longer than the request."""
 
 import http.client
 import json
@@ -12,25 +12,25 @@ CONNECT_TIMEOUT_S = 5.0
 _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 
 
-class NotConnected(OSError):
-    """Nothing takes the connection."""
+class ConnectFailed(OSError):
+    """No connection could be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RouterRequest:
     """A request."""
 
     method: str
     url: str
     timeout_s: float
-    """Longest silence of the answer."""
+    """Longest interval without data."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A whole answer."""
+class RouterResponse:
+    """A whole response."""
 
     url: str
     status: int
@@ -41,35 +41,35 @@ class Answered:
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """Raises `ValueError`."""
+        """Parses the body. Raises `ValueError`."""
         return json.loads(self.body)
 
 
-Send = Callable[[Asked], Answered]
+Send = Callable[[RouterRequest], RouterResponse]
 
 
-def send(asked: Asked) -> Answered:
-    """A connection of its own for each request: the router may have started anew since the last
-    one. Proxies of the environment are for the internet, and are left alone. Raises `NotConnected`,
-    or another `OSError`, of these `TimeoutError` where nothing comes."""
-    parts = urlsplit(asked.url)
+def send(request: RouterRequest) -> RouterResponse:
+    """Sends the request on a new connection, since the router may have restarted since the last
+    one. Proxies of the environment are ignored; they are meant for the internet. Raises
+    `ConnectFailed` or another `OSError`, among them `TimeoutError` if nothing arrives."""
+    parts = urlsplit(request.url)
     connect = _CONNECTIONS[parts.scheme]
     connection = connect(parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S)
     try:
         try:
             connection.connect()
         except OSError as error:
-            raise NotConnected(str(error)) from error
-        connection.sock.settimeout(asked.timeout_s)
+            raise ConnectFailed(str(error)) from error
+        connection.sock.settimeout(request.timeout_s)
         target = parts.path + (f"?{parts.query}" if parts.query else "")
-        connection.request(asked.method, target, asked.body, dict(asked.headers))
+        connection.request(request.method, target, request.body, dict(request.headers))
         response = connection.getresponse()
-        return Answered(asked.url, response.status, response.read())
+        return RouterResponse(request.url, response.status, response.read())
     except http.client.RemoteDisconnected:
         raise
     except http.client.IncompleteRead as error:
-        raise ConnectionError("its answer broke off in the middle") from error
+        raise ConnectionError("its response ended early") from error
     except http.client.HTTPException as error:
-        raise ConnectionError("what it says is not HTTP") from error
+        raise ConnectionError("its response is not HTTP") from error
     finally:
         connection.close()

@@ -1,4 +1,4 @@
-"""What commands print on: tables and JSON on standard output, progress on standard error."""
+"""Output of commands: tables and JSON on standard output, progress on standard error."""
 
 import json
 import sys
@@ -24,9 +24,9 @@ from serving.terminal.output import put, put_json, shown
 from serving.terminal.screen import Screen
 
 _PIPE_COLUMNS = 200
-"""Width of a table that goes to a file or a pipe, where no window limits it."""
+"""Width of a table that is written to a file or a pipe, where no window limits it."""
 _SILENT_S = 2.0
-"""How long work may go on without a word where no spinner can turn."""
+"""Seconds of work without a terminal after which a progress line is printed."""
 
 
 def out() -> Console:
@@ -49,15 +49,15 @@ def print_table(
     *,
     wide: bool = False,
 ) -> None:
-    """A table; a column whose head begins with `>` holds numbers. Those in `less` are left out,
-    in that order, where the window has no room for them and `wide` is not asked for."""
+    """Prints a table; a column whose head begins with `>` has numbers. The columns in `less` are
+    left out, in that order, if the window is too narrow and `wide` is False."""
     console = out()
     contents = Contents(columns, rows, less)
     layout = lay_out(contents, sys.maxsize if wide else console.width)
     print_on(console, layout)
     if layout.left_out:
         missing = ", ".join(layout.left_out)
-        say(f"For want of room without: {missing}. --wide shows all.", style="dim")
+        print_line(f"Columns left out: {missing}. --wide shows all.", style="dim")
 
 
 def fits(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
@@ -66,20 +66,20 @@ def fits(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
     return lay_out(Contents(columns, rows), width).width <= width
 
 
-def say(text: str, style: str = "") -> None:
-    """A sentence on standard output."""
+def print_line(text: str, style: str = "") -> None:
+    """Prints a sentence on standard output."""
     out().print(Text(shown(text), style=style), soft_wrap=True)
 
 
-def tell(text: str, style: str = "") -> None:
-    """A sentence on standard error."""
+def print_error(text: str, style: str = "") -> None:
+    """Prints a sentence on standard error."""
     err().print(Text(shown(text), style=style), soft_wrap=True)
 
 
 @contextmanager
 def progress(what: str, *, in_pipes: bool = True) -> Iterator[Callable[[str], None]]:
-    """Shows that work goes on, and for how long: a spinner, or one line where there is none. What
-    is yielded replaces its words, from any thread."""
+    """Shows that work is in progress and for how long: a spinner, or one line without a terminal.
+    Yields a function that replaces the text, from any thread."""
     console = err()
     if not console.is_terminal:
         timer = threading.Timer(_SILENT_S, lambda: put(f"{shown(what)} …", err=True))
@@ -99,8 +99,8 @@ def progress(what: str, *, in_pipes: bool = True) -> Iterator[Callable[[str], No
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows how far work is, as often as it is told: bytes done, bytes in all. One line
-    where there is no terminal."""
+    """Shows progress; yields a function of (done bytes, total bytes). Prints one line without a
+    terminal."""
     console = err()
     if not console.is_terminal:
         put(f"{shown(what)} …", err=True)

@@ -1,4 +1,4 @@
-"""`router doctor`: what is wrong with the nodes that do not answer, in words."""
+"""`router doctor`: explains why nodes do not respond."""
 
 import socket
 from urllib.parse import urlsplit
@@ -15,36 +15,36 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 _UNREACHED = (Cause.LOCAL_NETWORK, Cause.NO_ROUTE, Cause.SILENT)
 _CONNECT_S = 3.0
 _ONLY_FROM_HERE = (
-    "This command reaches it, and the router, on the same machine, does not: on macOS that is the "
-    f"leave for the local network. {LOCAL_NETWORK}"
+    "This command reaches it, and the router, on the same machine, does not: on macOS that is a "
+    f"missing permission for the local network. {LOCAL_NETWORK}"
 )
 
 
 def run(client: AdminClient, *, as_json: bool) -> bool:
-    """Prints one line for each node; whether all of them answer."""
+    """Prints one line for each node; returns True if none of them fails."""
     with console.progress("calling every node"):
         answer = client.post("/nodes/check", {})
     rows = read_rows(NodeCheckRow, answer)
     here = {
-        row.node: reaches(row.url)
+        row.node: can_connect(row.url)
         for row in rows
-        if row.finding in _UNREACHED and client.place.is_local
+        if row.finding in _UNREACHED and client.access.is_local
     }
     if as_json:
-        # None: it was not tried, since there is nothing to compare.
+        # None if it was not tried, since there is nothing to compare.
         console.print_json(
             [{**found, "reached_from_here": here.get(found["node"])} for found in answer]
         )
     elif not rows:
-        console.say(NO_NODES)
+        console.print_line(NO_NODES)
     else:
         cells = [_cells(row, from_here=here.get(row.node, False)) for row in rows]
         console.print_table(("", "Node", "Found"), cells)
     return all(row.level != "fail" for row in rows)
 
 
-def reaches(url: str) -> bool:
-    """Whether this very process gets a connection there."""
+def can_connect(url: str) -> bool:
+    """Returns True if this process can connect to the address."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

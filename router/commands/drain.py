@@ -1,4 +1,4 @@
-"""`router drain`, `maintenance`: a node is left by its requests, and by its models."""
+"""`router drain` and `maintenance`: waits until a node has no requests, and no models."""
 
 import math
 import time
@@ -17,29 +17,31 @@ T = TypeVar("T")
 
 POLL_S = 0.5
 CUT_WAIT_S = 10.0
-"""Until what was ended is gone."""
+"""Seconds until ended requests are gone."""
 FIRST_WORD_S = 5.0
-"""How long a router that has just started may know nothing of a node."""
-HELD = ("ready", "loading", "draining")
+"""Seconds that a router which has just started may be without a node's status."""
+IN_MEMORY = ("ready", "loading", "draining")
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How long to wait for a node's requests, and what becomes of those that are left."""
+    """The wait for a node's requests, and what happens to those that are left."""
 
     node: str
     deadline_s: float | None
-    """None: for as long as they take."""
+    """No limit if None."""
     cut: bool
-    """Whether those that are left then are ended."""
+    """True if the requests that are left then are ended."""
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
 
 
-def asked(name: str, deadline: str | None, *, cut: bool) -> Drain:
-    """What the options say. Raises `CommandFailed`."""
+def read_options(name: str, deadline: str | None, *, cut: bool) -> Drain:
+    """Reads the options. Raises `CommandFailed`."""
     if cut and deadline is None:
-        raise CommandFailed("--cut needs --deadline: when is what is in flight to be ended?")
+        raise CommandFailed(
+            "--cut needs --deadline: the time at which requests in flight are cancelled."
+        )
     return Drain(name, None if deadline is None else durations.read_s(deadline), cut)
 
 
@@ -48,7 +50,9 @@ def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
     if as_json:
         console.print_json(row.model_dump())
     else:
-        console.say(f"{row.name} is drained: no requests in flight, and it takes no new ones.")
+        console.print_line(
+            f"{row.name} is drained: no requests in flight, and it takes no new ones."
+        )
 
 
 def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
@@ -57,18 +61,16 @@ def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> No
         console.print_json(row.model_dump())
     else:
         of_models = (
-            "what it keeps in memory is its own affair"
-            if row.kind == KIND_OPENAI
-            else "no models in memory"
+            "it manages its models itself" if row.kind == KIND_OPENAI else "no models in memory"
         )
-        console.say(
+        console.print_line(
             f"{row.name} is under maintenance: no requests, {of_models}. "
             f"`router maintenance {row.name} --off` ends it."
         )
 
 
 def _left(leaving: "_Leaving", *, models: bool) -> NodeRow:
-    """The node's row once its requests have left, and its models where they have to."""
+    """Waits for the node's requests, and with `models` for its models; returns the node's row."""
     try:
         row = leaving.requests()
         return leaving.models() if models else row
@@ -77,8 +79,8 @@ def _left(leaving: "_Leaving", *, models: bool) -> NodeRow:
 
 
 class _Leaving:
-    """The wait of one command: its deadline is that of all that has to leave the node, and it
-    outlasts a restart of the router."""
+    """The wait of one command. It has one deadline for requests and models, and continues across a
+    restart of the router."""
 
     def __init__(self, client: AdminClient, wanted: Drain) -> None:
         """Cordons the node."""
@@ -86,26 +88,26 @@ class _Leaving:
         self._wanted = wanted
         self._state = CORDONED
         self._started_s = wanted.clock()
-        """Or since when the router answers again."""
+        """Start of the wait, or time at which the router answered again."""
         limit_s = wanted.deadline_s
         self._until_s = math.inf if limit_s is None else self._started_s + limit_s
         set_state(client, wanted.node, CORDONED)
 
     def requests(self) -> NodeRow:
-        """The node's row once it serves none. Raises `CommandFailed`."""
+        """Waits until the node serves no requests; returns its row. Raises `CommandFailed`."""
         row = self._wait(("request", "in flight"), in_flight)
         if in_flight(row) and self._wanted.cut:
             self._ask(lambda: self._client.post("/nodes/cut", {"node": self._wanted.node}))
             self._until_s = self._wanted.clock() + CUT_WAIT_S
             row = self._wait(("request", "being ended"), in_flight)
         if in_flight(row):
-            how = "of another router" if self._wanted.cut else "`--cut` ends them"
+            how = "they are another router's" if self._wanted.cut else "`--cut` cancels them"
             left = wording.counted(in_flight(row), "request")
             raise CommandFailed(f"{row.name} still has {left} in flight; {how}. {self.stays()}")
         return row
 
     def models(self) -> NodeRow:
-        """The node's row once it has none in memory. Raises `CommandFailed`."""
+        """Waits until the node has no models in memory; returns its row. Raises `CommandFailed`."""
         self._ask(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
         self._state = MAINTENANCE
         row = self._wait(("model", "still loaded"), _models_held)
@@ -113,28 +115,28 @@ class _Leaving:
             left = wording.counted(_models_held(row), "model")
             raise CommandFailed(
                 f"{row.name} is under maintenance, but still has {left} loaded; "
-                "they leave as soon as they can."
+                "they are unloaded as soon as possible."
             )
         return row
 
     def _wait(self, what: tuple[str, str], count: Callable[[NodeRow], int]) -> NodeRow:
-        """The node's row once nothing is left, or at the end of the time."""
+        """Waits until nothing is left or the deadline passes; returns the node's row."""
         told = -1
         while True:
             row = self._ask(lambda: _row(self._client, self._wanted.node))
             left = count(row)
             if left != told and left:
-                console.tell(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
+                console.print_error(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
                 told = left
             unheard = self._is_unheard(row)
             if self._is_late() and unheard:
-                raise CommandFailed(f"The router has not heard {row.name} yet. {self.stays()}")
+                raise CommandFailed(f"The router has no status of {row.name} yet. {self.stays()}")
             if self._is_late() or not (left or unheard):
                 return row
             self._pause()
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """What the router says to it, once it answers."""
+        """Repeats the question until the router answers; returns the answer."""
         told = False
         while True:
             try:
@@ -143,13 +145,13 @@ class _Leaving:
                 if self._is_late():
                     raise CommandFailed(f"{error.message} {self.stays()}") from error
                 if not told:
-                    console.tell(f"{error.message} Waiting for it.")
+                    console.print_error(f"{error.message} Waiting for it.")
                 told = True
             self._pause()
             self._started_s = self._wanted.clock()
 
     def stays(self) -> str:
-        """What is true of the node, whatever ends the wait."""
+        """Describes the node's state after the wait, however it ended."""
         name = self._wanted.node
         state = "under maintenance" if self._state == MAINTENANCE else "cordoned"
         return f"{name} stays {state}; `router uncordon {name}` ends that."
@@ -162,7 +164,7 @@ class _Leaving:
         return self._wanted.clock() >= self._until_s
 
     def _is_unheard(self, row: NodeRow) -> bool:
-        """Whether a router that has just started cannot know yet what the node serves."""
+        """Returns True if a router that has just started cannot know the node's requests yet."""
         is_new = self._wanted.clock() - self._started_s < FIRST_WORD_S
         return is_new and not row.reachable and row.status_age_s is None
 
@@ -176,7 +178,7 @@ def _row(client: AdminClient, name: str) -> NodeRow:
 
 def _models_held(row: NodeRow) -> int:
     if row.kind == KIND_OPENAI:
-        return 0  # no router has a say in it
+        return 0  # no router controls it
     if not row.reachable:
-        return 0  # nobody can tell; they leave once it is back
-    return sum(model.state in HELD for model in row.models)
+        return 0  # unknown; they are unloaded once it is back
+    return sum(model.state in IN_MEMORY for model in row.models)

@@ -1,4 +1,4 @@
-"""`router explain`: where a request would go, or went, and why."""
+"""`router explain`: shows where a request would go or went, and why."""
 
 import sys
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from router.commands.client import AdminClient, CommandFailed, in_path, read_row
 from router.commands.tables import Cell
 
 STANDARD_INPUT = Path("-")
-HOLDS = "REQUEST.json holds the body of a request, as a client sends it; - reads standard input."
+BODY_HINT = "REQUEST.json is the body of a request, as a client sends it; - reads standard input."
 MEANINGS = {
     "queue": "work that is ahead of it",
     "prefill": "its tokens that are not cached",
@@ -34,14 +34,14 @@ MEANINGS = {
     "failure_penalty": "the node failed lately",
     "migration": "its session is warm elsewhere",
 }
-"""Of the terms, in short."""
+"""Short explanations of the cost terms."""
 _LEAST_SHOWN_S = 0.005
-"""A term below is shown as 0.00."""
+"""A smaller term would be shown as 0.00."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line says."""
+class ExplainOptions:
+    """The options of the command."""
 
     file: Path | None
     request_id: str | None
@@ -49,7 +49,7 @@ class Wanted:
     session: str | None
 
 
-def run(client: AdminClient, wanted: Wanted, *, as_json: bool) -> None:
+def run(client: AdminClient, wanted: ExplainOptions, *, as_json: bool) -> None:
     if (wanted.file is None) == (wanted.request_id is None):
         raise CommandFailed(
             "Give REQUEST.json, the body of a request, or --request-id, the id of an earlier one."
@@ -62,26 +62,26 @@ def run(client: AdminClient, wanted: Wanted, *, as_json: bool) -> None:
     _explain_past(client, wanted.request_id or "", as_json=as_json)
 
 
-def _explain(client: AdminClient, file: Path, wanted: Wanted, *, as_json: bool) -> None:
-    """Where the request would go now; nothing is sent to a node."""
-    asked: dict[str, Any] = {"body": _read_body(file)}
+def _explain(client: AdminClient, file: Path, wanted: ExplainOptions, *, as_json: bool) -> None:
+    """Shows where the request would go at this time; nothing is sent to a node."""
+    body: dict[str, Any] = {"body": _read_body(file)}
     if wanted.path is not None:
-        asked["path"] = wanted.path
+        body["path"] = wanted.path
     if wanted.session is not None:
-        asked["headers"] = {"x-session-id": wanted.session}
-    answer = client.post("/explain", asked)
+        body["headers"] = {"x-session-id": wanted.session}
+    answer = client.post("/explain", body)
     if as_json:
         console.print_json(answer)
         return
     decision = read_row(DecisionRow, answer)
     if decision.target_reason:
-        console.say(decision.target_reason)
+        console.print_line(decision.target_reason)
     _print_costs(decision)
-    console.say(decision.reason)
+    console.print_line(decision.reason)
 
 
 def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> None:
-    """Where a request went, and what came of it."""
+    """Shows where a request went, and its outcome."""
     answer = client.get(f"/explain/{in_path(request_id)}")
     if as_json:
         console.print_json(answer)
@@ -90,22 +90,24 @@ def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> Non
     model = decided.requested_model
     if decided.model != decided.requested_model:
         model += f" (now {decided.model})"
-    console.say(
+    console.print_line(
         f"Request {request_id}: {decided.path}, {model}, {decided.priority}, "
         f"{wording.span(decided.arrived_ago_s)} ago"
     )
     if decided.target_reason:
-        console.say(decided.target_reason)
+        console.print_line(decided.target_reason)
     if decided.failed_targets:
-        console.say(f"Went on to {decided.model} after {', '.join(decided.failed_targets)}.")
+        console.print_line(
+            f"Fell back to {decided.model} after {', '.join(decided.failed_targets)}."
+        )
     for number, attempt in enumerate(decided.attempts, 1):
         if len(decided.attempts) > 1:
-            console.say(f"Attempt {number}:", style="bold")
+            console.print_line(f"Attempt {number}:", style="bold")
         _print_attempt(attempt)
     if rejected := decided.rejected:
         place = f" It stood at position {rejected.position}." if rejected.position else ""
-        kind = wording.state_words(rejected.kind)
-        console.say(f"Rejected ({kind}): {rejected.reason}{place}", style="yellow")
+        kind = wording.state_text(rejected.kind)
+        console.print_line(f"Rejected ({kind}): {rejected.reason}{place}", style="yellow")
 
 
 def _read_body(file: Path) -> dict[str, Any]:
@@ -116,9 +118,9 @@ def _read_body(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise CommandFailed(f"{name} cannot be read ({error.strerror}).") from error
     except msgspec.ValidationError as error:
-        raise CommandFailed(f"{name} is not a JSON object. {HOLDS}") from error
+        raise CommandFailed(f"{name} is not a JSON object. {BODY_HINT}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandFailed(f"{name} is not JSON ({error}). {HOLDS}") from error
+        raise CommandFailed(f"{name} is not JSON ({error}). {BODY_HINT}") from error
 
 
 # --- tables ---
@@ -136,11 +138,11 @@ def _print_costs(decision: DecisionRow) -> None:
         _print_by_term(heads, rows)
     for cost in decision.costs:
         if cost.excluded:
-            console.say(f"{cost.node}: {cost.excluded}")
+            console.print_line(f"{cost.node}: {cost.excluded}")
     if costs:
-        console.say("Seconds until the first token, and those taken from others; * chosen.")
+        console.print_line("Seconds until the first token, and those taken from others; * chosen.")
     if meanings := [f"{_head(term)}: {MEANINGS[term]}" for term in terms if term in MEANINGS]:
-        console.say(f"{'; '.join(meanings)}.")
+        console.print_line(f"{'; '.join(meanings)}.")
 
 
 def _print_by_term(heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
@@ -171,7 +173,7 @@ def _head(term: str) -> str:
 
 
 def _terms_of(costs: Sequence[CostRow]) -> list[str]:
-    """The names of the terms that matter on any node, in the router's order."""
+    """Returns the names of terms that are large enough on any node, in the router's order."""
     named = [term for cost in costs for term in cost.terms_s]
     return [
         term
@@ -196,16 +198,16 @@ def _cost_cells(cost: CostRow, terms: Sequence[str]) -> list[Text]:
 def _print_attempt(attempt: AttemptRow) -> None:
     decision, usage = attempt.decision, attempt.usage
     _print_costs(decision)
-    console.say(decision.reason)
-    console.say(f"It waited {decision.waited_s:.2f} s in the router.")
+    console.print_line(decision.reason)
+    console.print_line(f"It waited {decision.waited_s:.2f} s in the router.")
     if chosen := next((cost for cost in decision.costs if cost.chosen), None):
         rows = _comparison(attempt, chosen)
         console.print_table(("", ">Expected", ">Actual"), rows)
-    console.say(_outcome(attempt.outcome, usage))
+    console.print_line(_outcome(attempt.outcome, usage))
 
 
 def _comparison(attempt: AttemptRow, chosen: CostRow) -> list[tuple[str, str, str]]:
-    """What was expected on the chosen node, and what came."""
+    """Compares the expected with the measured values of the chosen node."""
     usage = attempt.usage
     return [
         (
@@ -230,7 +232,7 @@ def _comparison(attempt: AttemptRow, chosen: CostRow) -> list[tuple[str, str, st
 def _outcome(outcome: str | None, usage: RequestUsageRow | None) -> str:
     if outcome is None:
         return "It is still running."
-    text = f"Outcome: {wording.state_words(outcome)}"
+    text = f"Outcome: {wording.state_text(outcome)}"
     if usage is None:
         return f"{text}; its node has not reported its usage."
     return f"{text} ({usage.reason}), {wording.number(usage.completion_tokens)} tokens."

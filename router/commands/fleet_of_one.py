@@ -1,4 +1,4 @@
-"""What `router up` starts, and what it says about it. Pure."""
+"""Commands and messages of `router up`. Pure."""
 
 import shlex
 import sys
@@ -29,9 +29,9 @@ class Plan:
     port: int
     node_port: int
     engine: str | None = None
-    """None: the agent's own default."""
+    """The agent's default if None."""
     quiet: bool = False
-    """Whether the children's lines are kept back, request lines too, unless one fails."""
+    """True if the children's output, including request lines, is hidden unless one fails."""
 
     def agent_argv(self) -> list[str]:
         engine = [] if self.engine is None else ["--engine", self.engine]
@@ -47,8 +47,8 @@ class Plan:
 
 
 def _serve(module: str, home: Path, port: int) -> list[str]:
-    # -P: a folder named `node` or `router` where the command is typed must not be imported, unless
-    # that folder is this code itself.
+    # -P keeps a folder named `node` or `router` in the current folder from being imported, unless
+    # the current folder is this code itself.
     safe = [] if Path.cwd() == PACKAGE_ROOT else ["-P"]
     return [
         *(sys.executable, *safe, "-m", module, "serve"),
@@ -65,21 +65,21 @@ def port_sentence(option: str, port: int) -> str:
 
 
 def failure(name: str, lines: Sequence[str]) -> str:
-    """Why a child did not start or did not stay, from the end of its standard error."""
+    """Explains why a child did not start or did not stay, from the end of its standard error."""
     said = [line for line in lines if line.strip()]
     if name == AGENT and any("ModuleNotFoundError" in line for line in said):
         return f"{INSTALL_NODE} ({said[-1]})"
     if not said:
-        return f"{name} ended without a word."
+        return f"{name} ended without a message."
     if len(said) == 1 or any(line.startswith('  File "') for line in said):
-        # Each command names itself before its words, this one too.
+        # Each command prefixes its messages with its name, this one too.
         words = said[-1].removeprefix(f"{name}: ")
         return words if name == ROUTER else f"{name}: {words}"
-    return "\n".join([f"{name} ended; its last words:", *said])
+    return "\n".join([f"{name} ended; its last lines:", *said])
 
 
 def pick_model(node: NodeRow, wanted: str | None) -> str | None:
-    """The model to use: the one asked for, else one that is ready, else any."""
+    """Returns the requested model, else one that is ready, else any."""
     if wanted:
         return wanted
     names = [model.name for model in node.models]
@@ -92,9 +92,9 @@ def no_models(plan: Plan) -> str:
 
 
 def banner(url: str, key: str | Path, node: NodeRow, plan: Plan) -> str:
-    """Everything that a person needs for the first request. `key`: its file, where what is printed
-    is kept by somebody."""
-    models = ", ".join(f"{m.name} ({wording.state_words(m.state)})" for m in node.models)
+    """Lists everything needed for the first request. `key` is the key's file if the output may be
+    stored."""
+    models = ", ".join(f"{m.name} ({wording.state_text(m.state)})" for m in node.models)
     lines = [
         f"Endpoint  {url}/v1",
         f"API key   {f'in {key}' if isinstance(key, Path) else key}",
@@ -109,11 +109,11 @@ def banner(url: str, key: str | Path, node: NodeRow, plan: Plan) -> str:
 
 
 def curl_line(url: str, key: str | Path, model: str) -> str:
-    """One line for a shell, quoted."""
+    """Returns one quoted line for a shell."""
     bearer = shlex.quote(f"Authorization: Bearer {key}")
     if isinstance(key, Path):
         bearer = f'"Authorization: Bearer $(cat {shlex.quote(str(key))})"'
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
-    asked = shlex.quote(msgspec.json.encode(body).decode())
+    data = shlex.quote(msgspec.json.encode(body).decode())
     address = shlex.quote(f"{url}/v1/chat/completions")
-    return f"curl {address} -H {bearer} -H 'Content-Type: application/json' -d {asked}"
+    return f"curl {address} -H {bearer} -H 'Content-Type: application/json' -d {data}"

@@ -1,4 +1,4 @@
-"""`router keys create`, `list`, `revoke`."""
+"""`router keys create`, `list`, `revoke`, `set-budget`."""
 
 import math
 import time
@@ -14,8 +14,8 @@ from serving.terminal.output import put
 NO_KEYS = "There are no keys yet; `router keys create NAME` makes one."
 
 
-def create(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.post("/keys", asked)
+def create(client: AdminClient, body: dict[str, Any], *, as_json: bool) -> None:
+    answer = client.post("/keys", body)
     if as_json:
         console.print_json(answer)
         return
@@ -34,25 +34,25 @@ def revoke(client: AdminClient, id_or_name: str) -> None:
     row = read_row(RevokedKey, client.delete(f"/keys/{in_path(id_or_name)}"))
     if row.already and row.revoked_at_s is not None:
         when = wording.ago(row.revoked_at_s, time.time())
-        console.say(f"The key {row.name} ({row.prefix}…) is revoked already, {when}.")
+        console.print_line(f"The key {row.name} ({row.prefix}…) is revoked already, {when}.")
         return
-    console.say(f"Revoked the key {row.name} ({row.prefix}…).")
+    console.print_line(f"Revoked the key {row.name} ({row.prefix}…).")
 
 
 def set_budget(client: AdminClient, id_or_name: str, budget: float | None) -> None:
     answer = client.patch(f"/keys/{in_path(id_or_name)}", {"paid_budget": budget})
     row = read_row(KeyRow, answer)
     if row.paid_budget is None:
-        console.say(f"The key {row.name} may not use paid servers.")
+        console.print_line(f"The key {row.name} may not use paid servers.")
         return
-    console.say(
+    console.print_line(
         f"The key {row.name} may use paid servers for {row.paid_budget:g} a month; "
         f"{row.paid_spent:.2f} of this month's is used."
     )
 
 
 def read_amount(text: str) -> float | None:
-    """None for `none`."""
+    """Parses an amount; returns None for `none`."""
     if text == "none":
         return None
     try:
@@ -71,7 +71,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         return
     rows = read_rows(KeyRow, answer)
     if not rows:
-        console.say(NO_KEYS)
+        console.print_line(NO_KEYS)
         return
     now_s = time.time()
     console.print_table(
@@ -116,7 +116,7 @@ def key_state(row: KeyRow, now_s: float) -> Text:
 
 
 def _paid(row: KeyRow) -> str:
-    """Spent this month, of how much."""
+    """Shows the cost of this month and its limit."""
     return "no" if row.paid_budget is None else f"{row.paid_spent:.2f} of {row.paid_budget:g}"
 
 

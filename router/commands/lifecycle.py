@@ -13,7 +13,7 @@ EVERYWHERE = "every node that has it"
 
 
 def read_keep_alive(text: str) -> float | None:
-    """0 for `forever`, None for `default`."""
+    """Parses a duration; returns 0 for `forever` and None for `default`."""
     if text in ("forever", "default"):
         return 0.0 if text == "forever" else None
     return durations.read_s(text)
@@ -23,7 +23,7 @@ def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> N
     row = _change(client, {"model": model, "node": node, "pinned": pinned})
     where = row.node or EVERYWHERE
     if pinned:
-        console.say(f"{row.model} is pinned on {where}: it is loaded there and stays.")
+        console.print_line(f"{row.model} is pinned on {where}: it stays loaded there.")
         return
     others = [
         other
@@ -31,19 +31,21 @@ def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> N
         if other.model == row.model and other.pinned
     ]
     if not others:
-        console.say(f"{row.model} is pinned no more: it stays as long as its keep-alive says.")
+        console.print_line(f"{row.model} is no longer pinned: its keep-alive applies.")
     for other in others:
         option = f" --node {other.node}" if other.node else ""
-        console.say(
+        console.print_line(
             f"{row.model} is still pinned on {other.node or EVERYWHERE}: "
             f"`router unpin {row.model}{option}`."
         )
 
 
 def keep_alive(client: AdminClient, model: str, text: str, node: str | None) -> None:
-    asked = {"model": model, "node": node, "keep_alive_s": read_keep_alive(text)}
-    row = _change(client, asked)
-    console.say(f"{row.model} when idle, on {row.node or EVERYWHERE}: kept {_kept(row, 'for ')}.")
+    body = {"model": model, "node": node, "keep_alive_s": read_keep_alive(text)}
+    row = _change(client, body)
+    console.print_line(
+        f"{row.model} when idle, on {row.node or EVERYWHERE}: kept {_kept(row, 'for ')}."
+    )
 
 
 def policies(client: AdminClient, *, as_json: bool) -> None:
@@ -53,7 +55,7 @@ def policies(client: AdminClient, *, as_json: bool) -> None:
         return
     rows = read_rows(PolicyRow, answer)
     if not rows:
-        console.say("Nothing is asked of any model: nodes keep them as their own settings say.")
+        console.print_line("There are no policies: nodes keep models by their own settings.")
         return
     console.print_table(
         ("Model", "Node", "Pinned", "Kept when idle"),
@@ -61,30 +63,30 @@ def policies(client: AdminClient, *, as_json: bool) -> None:
     )
 
 
-def _change(client: AdminClient, asked: dict[str, Any]) -> PolicyRow:
-    return read_row(PolicyRow, client.patch("/policies", asked))
+def _change(client: AdminClient, body: dict[str, Any]) -> PolicyRow:
+    return read_row(PolicyRow, client.patch("/policies", body))
 
 
 def _kept(row: PolicyRow, before: str = "") -> str:
-    """For how long; `before` stands before a length of time."""
+    """Shows the keep-alive; `before` is put before a duration."""
     if row.keep_alive_s is None:
-        return "as the node says"
-    return wording.kept(row.keep_alive_s, before)
+        return "by the node's own settings"
+    return wording.keep_alive_text(row.keep_alive_s, before)
 
 
 # --- schedules ---
 
 
-def add_schedule(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.post("/schedules", asked)
+def add_schedule(client: AdminClient, body: dict[str, Any], *, as_json: bool) -> None:
+    answer = client.post("/schedules", body)
     if as_json:
         console.print_json(answer)
         return
     row = read_row(ScheduleRow, answer)
-    console.say(f"Schedule {row.id}: {row.model} on {row.node or 'the best node'}.")
+    console.print_line(f"Schedule {row.id}: {row.model} on {row.node or 'the best node'}.")
     for what, at_s in (("load", row.next_load_s), ("unload", row.next_unload_s)):
         if getattr(row, what):
-            console.say(f"Next {what}: {_at(at_s, row.timezone)}.")
+            console.print_line(f"Next {what}: {_at(at_s, row.timezone)}.")
 
 
 def list_schedules(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
@@ -94,7 +96,7 @@ def list_schedules(client: AdminClient, *, as_json: bool, wide: bool = False) ->
         return
     rows = read_rows(ScheduleRow, answer)
     if not rows:
-        console.say("There are no schedules; `router schedule add` makes one.")
+        console.print_line("There are no schedules; `router schedule add` makes one.")
         return
     console.print_table(
         ("Schedule", "Model", "Node", "Load", "Unload", "Time zone", "Next", "Pending"),
@@ -104,12 +106,12 @@ def list_schedules(client: AdminClient, *, as_json: bool, wide: bool = False) ->
     )
     for row in rows:
         if row.pending_error:
-            console.say(f"{row.id}: {row.pending} failed: {row.pending_error}", style="red")
+            console.print_line(f"{row.id}: {row.pending} failed: {row.pending_error}", style="red")
 
 
 def remove_schedule(client: AdminClient, schedule_id: str) -> None:
     row = read_row(ScheduleRow, client.delete(f"/schedules/{in_path(schedule_id)}"))
-    console.say(f"Removed the schedule {row.id} of {row.model}; what is loaded stays.")
+    console.print_line(f"Removed the schedule {row.id} of {row.model}; what is loaded stays.")
 
 
 def _cells(row: ScheduleRow) -> tuple[str, ...]:
@@ -132,7 +134,7 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
 
 
 def _at(at_s: float | None, timezone: str) -> str:
-    """As the clock there shows it, like the cron lines."""
+    """Formats a time in the time zone of the cron lines."""
     if at_s is None:
         return "never"
     return f"{datetime.fromtimestamp(at_s, ZoneInfo(timezone)):%Y-%m-%d %H:%M} {timezone}"

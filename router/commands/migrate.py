@@ -1,4 +1,4 @@
-"""`router migrate`: brings the registry up to this version, with the router stopped."""
+"""`router migrate`: updates the registry to this version, with the router stopped."""
 
 import asyncio
 
@@ -11,7 +11,8 @@ from serving.terminal.output import put
 
 
 def run(settings: Settings) -> None:
-    """Raises `StartError`, also where a router holds the registry."""
+    """Migrates and prints the result. Raises `StartError`, also if a router has the registry
+    open."""
     try:
         done = asyncio.run(_migrate(settings.registry))
     except RegistryError as error:

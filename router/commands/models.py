@@ -9,7 +9,13 @@ from rich.text import Text
 
 from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import console, wording
-from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
+from router.commands.client import (
+    AdminClient,
+    CommandFailed,
+    continues_in_router,
+    read_row,
+    read_rows,
+)
 from router.states import REST_WORDS
 
 LOAD_TIMEOUT_S = 3600.0
@@ -27,7 +33,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         return
     rows = read_rows(ModelRow, answer)
     if not rows:
-        console.say(NO_MODELS)
+        console.print_line(NO_MODELS)
         return
     console.print_table(
         ("Model", "Aliases", ">Size", ">Context", ">Active", "On"),
@@ -38,24 +44,24 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     free = {place.node: place.node_free_bytes for row in rows for place in row.nodes}
     told = [f"{node} {wording.size(count)}" for node, count in sorted(free.items()) if count]
     if told:
-        console.say(f"Free on disk: {', '.join(told)}")
+        console.print_line(f"Free on disk: {', '.join(told)}")
     for row in rows:
         for place in row.nodes:
             for sentence in filter(None, (place.reason, place.no_room)):
-                console.say(f"{row.name} on {place.node}: {sentence}", style="red")
+                console.print_line(f"{row.name} on {place.node}: {sentence}", style="red")
 
 
 def load(client: AdminClient, model: str, node: str | None) -> None:
     started_s = time.monotonic()
     what = f"loading {model}" + (f" on {node}" if node else "")
     with (
-        goes_on(f"The load of {model}"),
+        continues_in_router(f"The load of {model}"),
         console.progress(what) as show,
         _watching(client, model, lambda done: show(f"{what} {done}")),
     ):
         answer = client.post("/models/load", {"model": model, "node": node}, LOAD_TIMEOUT_S)
     done = read_row(OrderDone, answer)
-    console.say(
+    console.print_line(
         f"{done.model} is ready on {', '.join(done.nodes)}, "
         f"after {time.monotonic() - started_s:.1f} s."
     )
@@ -63,7 +69,7 @@ def load(client: AdminClient, model: str, node: str | None) -> None:
 
 @contextmanager
 def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> Iterator[None]:
-    """Tells how far loads of the model are, until the end."""
+    """Shows the progress of the model's load until the context ends."""
     over = threading.Event()
 
     def watch() -> None:
@@ -71,7 +77,7 @@ def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> I
             try:
                 rows = read_rows(ModelRow, client.get("/models"))
             except CommandFailed:
-                # The load itself tells what is wrong.
+                # The load command itself reports the error.
                 continue
             if (done := _loaded_share(rows, model)) is not None:
                 show(f"{done:.0%}")
@@ -82,12 +88,12 @@ def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> I
         yield
     finally:
         over.set()
-        # Not for as long as a router may be silent.
+        # Bounded, since a request of the thread may wait for the router.
         thread.join(_POLL_S)
 
 
 def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
-    """Of the load of the model that is furthest; None where none tells."""
+    """Returns the progress of the most advanced load of the model; None if none is reported."""
     shares = (
         place.progress
         for row in rows
@@ -99,10 +105,10 @@ def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
 
 
 def unload(client: AdminClient, model: str, node: str | None) -> None:
-    with console.progress(f"unloading {model}"), goes_on(f"The unload of {model}"):
+    with console.progress(f"unloading {model}"), continues_in_router(f"The unload of {model}"):
         answer = client.post("/models/unload", {"model": model, "node": node}, LOAD_TIMEOUT_S)
     done = read_row(OrderDone, answer)
-    console.say(f"{done.model} is unloaded on {', '.join(done.nodes)}.")
+    console.print_line(f"{done.model} is unloaded on {', '.join(done.nodes)}.")
 
 
 def _cells(row: ModelRow) -> tuple[str | Text, ...]:
@@ -127,11 +133,11 @@ def _place_text(place: ModelPlace) -> Text:
 
 
 def _place_words(place: ModelPlace) -> Iterator[str]:
-    """How a model fares on a node that is there."""
+    """Describes the state of a model on a reachable node."""
     done = "" if place.progress is None else f" {place.progress:.0%}"
-    yield wording.state_words(place.state) + done + (" and pinned" if place.pinned else "")
+    yield wording.state_text(place.state) + done + (" and pinned" if place.pinned else "")
     if place.keep_alive_s is not None and not place.pinned:
-        yield f"kept {wording.kept(place.keep_alive_s)}"
+        yield f"kept {wording.keep_alive_text(place.keep_alive_s)}"
     if place.idle_s is not None:
         yield f"idle {wording.span(place.idle_s)}"
     remarks = {

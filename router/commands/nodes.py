@@ -1,4 +1,4 @@
-"""`router add-node`, `remove-node`, `nodes`."""
+"""`router add-node`, `remove-node`, `nodes`, `accept`, `cordon`, `uncordon`."""
 
 import shlex
 import sys
@@ -17,45 +17,45 @@ NO_NODES = (
     "`router add-node http://HOST:8801 --token TOKEN`."
 )
 _SHOWN = 20
-"""Models of a server in one command."""
-_ELSEWHERE = "new ones go elsewhere where they can"
+"""Most models that are listed in the suggested command."""
+_ELSEWHERE = "new ones go to other nodes if possible"
 
 
-def add(client: AdminClient, asked: dict[str, Any]) -> None:
-    with console.progress(f"asking the node at {asked['url']}", in_pipes=False):
-        row = read_row(NodeRow, client.post("/nodes", asked))
-    models = wording.several([model.name for model in row.models])
-    console.say(f"Added the node {row.name} at {row.url}.")
+def add(client: AdminClient, body: dict[str, Any]) -> None:
+    with console.progress(f"contacting the node at {body['url']}", in_pipes=False):
+        row = read_row(NodeRow, client.post("/nodes", body))
+    models = wording.join_some([model.name for model in row.models])
+    console.print_line(f"Added the node {row.name} at {row.url}.")
     if row.prices:
-        console.say("It costs money: only aliases lead there, for keys with a budget.")
+        console.print_line("It costs money: only aliases use it, for keys with a budget.")
     if row.error:
-        console.say(f"It has since gone: {row.error}", style="yellow")
-    console.say(f"Models: {models}" if models else "It has no models yet.")
+        console.print_line(f"It is unreachable now: {row.error}", style="yellow")
+    console.print_line(f"Models: {models}" if models else "It has no models yet.")
     if row.kind == KIND_OPENAI:
         _tell_of_server(client, row)
 
 
 def _tell_of_server(client: AdminClient, row: NodeRow) -> None:
-    """What its models mean for those who ask for them."""
+    """Explains what its models mean for clients that request them."""
     here = {model.name for model in row.models}
     models = read_rows(ModelRow, client.get("/models"))
     shared = [each.name for each in models if each.name in here and len(each.nodes) > 1]
     if shared:
-        names = wording.several(shared)
-        console.say(
-            f"Other nodes have {names}, too: requests go to whichever is best.", style="yellow"
+        names = wording.join_some(shared)
+        console.print_line(
+            f"Other nodes have {names}, too: requests go to the best node.", style="yellow"
         )
-    console.say("What it lists later waits until you accept it; `router nodes` shows it.")
+    console.print_line("Models that it lists later have to be accepted; `router nodes` shows them.")
 
 
 def accept(client: AdminClient, name: str, models: Sequence[str]) -> None:
     row = read_row(NodeRow, client.post("/nodes/accept", {"node": name, "models": list(models)}))
-    console.say(f"Requests for {wording.several(models)} may go to {row.name}.")
+    console.print_line(f"Requests for {wording.join_some(models)} may go to {row.name}.")
 
 
 def remove(client: AdminClient, name: str) -> None:
     row = read_row(NodeRow, client.delete(f"/nodes/{in_path(name)}"))
-    console.say(f"Removed the node {row.name}; requests that it still serves go on.")
+    console.print_line(f"Removed the node {row.name}; its open requests continue.")
 
 
 def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
@@ -65,7 +65,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         return
     rows = read_rows(NodeRow, answer)
     if not rows:
-        console.say(NO_NODES)
+        console.print_line(NO_NODES)
         return
     console.print_table(
         ("Node", "State", "Address", "Chip", ">Memory used", ">In flight", "Models"),
@@ -75,7 +75,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     )
     for row in rows:
         for note, style in _notes(row):
-            console.say(f"{row.name}: {note}", style=style)
+            console.print_line(f"{row.name}: {note}", style=style)
 
 
 def set_state(client: AdminClient, name: str, state: str) -> NodeRow:
@@ -89,7 +89,9 @@ def cordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
         return
     running = in_flight(row)
     left = f"; {wording.counted(running, 'request')} in flight may end" if running else ""
-    console.say(f"{row.name} takes no new requests{left}. `router uncordon {row.name}` ends it.")
+    console.print_line(
+        f"{row.name} takes no new requests{left}. `router uncordon {row.name}` ends it."
+    )
 
 
 def uncordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
@@ -97,17 +99,18 @@ def uncordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
     if as_json:
         console.print_json(row.model_dump())
         return
-    console.say(f"{row.name} takes requests again.")
+    console.print_line(f"{row.name} takes requests again.")
 
 
 def in_flight(row: NodeRow) -> int:
-    """This router's requests and those that the node tells of, as one count."""
-    # What a node that is gone told last is over.
+    """Returns the larger of this router's count and the node's own."""
+    # The last report of an unreachable node is outdated.
     return max(row.in_flight, row.leases if row.reachable else 0)
 
 
 def read_token(given: str | None) -> str:
-    """The token of the option; `-` reads it from standard input, so that no history keeps it."""
+    """Returns the token of the option; `-` reads it from standard input, so that no shell history
+    has it."""
     if given != "-":
         return (given or "").strip()
     token = sys.stdin.readline().strip()
@@ -123,11 +126,11 @@ def read_prices(
     *,
     paid: bool,
 ) -> dict[str, float | None] | None:
-    """The prices of a paid server; None for one that is not."""
+    """Returns the prices of a paid server; None for a free one."""
     given = {"input": price_input, "output": price_output, "cached": price_cached}
     if not paid:
         if any(price is not None for price in given.values()):
-            raise CommandFailed("Prices are of a server that costs money; add --paid.")
+            raise CommandFailed("Only a paid server has prices; add --paid.")
         return None
     if price_input is None or price_output is None:
         raise CommandFailed("--paid needs --price-input and --price-output.")
@@ -146,7 +149,7 @@ def _cells(row: NodeRow) -> tuple[str | Text, ...]:
         row.chip or row.engine or "",
         memory,
         str(row.in_flight),
-        wording.several([model.name for model in row.models]),
+        wording.join_some([model.name for model in row.models]),
     )
 
 
@@ -160,23 +163,23 @@ def _state(row: NodeRow) -> Text:
 
 
 def _reached(row: NodeRow) -> tuple[str, str]:
-    """Whether the node is there and takes requests, and the style of that."""
+    """Describes if the node is reachable and accepts requests; returns (words, style)."""
     if row.reachable:
         return ("reachable", "green") if row.state == ACTIVE else (row.state, "yellow")
     resting = "" if row.state == ACTIVE else f"; {row.state}"
     if row.status_age_s is None:
-        return f"not heard yet{resting}", "red"
-    return f"lost, heard {wording.span(row.status_age_s)} ago{resting}", "red"
+        return f"no status yet{resting}", "red"
+    return f"lost, last status {wording.span(row.status_age_s)} ago{resting}", "red"
 
 
 def _failing(row: NodeRow) -> list[str]:
-    """Models that are served elsewhere where they can be."""
+    """Lists models whose requests go to other nodes if possible."""
     return sorted({*row.stalled, *(each.model for each in row.breakers)})
 
 
 def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
     told = row.pressure
-    # What a node that is gone told last is over.
+    # The last report of an unreachable node is outdated.
     if told is not None and row.reachable:
         style = "red" if told.level == "hard" else "yellow"
         since = wording.span(told.for_s)
@@ -184,7 +187,7 @@ def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
 
 
 def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
-    """What the table has no room for, with the style of each."""
+    """Yields notes that do not fit into the table, with their styles."""
     if row.error:
         yield row.error, "red"
     if row.unaccepted:
@@ -193,7 +196,7 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
         besides = f" ({more} more of them)" if more > 0 else ""
         command = f"router accept {row.name} {names}"
         yield (
-            f"lists models that wait for you; `{command}` lets requests go there{besides}.",
+            f"lists models that are not accepted; `{command}` accepts them{besides}.",
             "yellow",
         )
     yield from ((note, "red") for note in _model_notes(row))
@@ -202,20 +205,20 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
         price = f"{row.prices.input:g} for a million tokens of prompts"
         if row.prices.cached is not None:
             price += f", {row.prices.cached:g} of cached ones"
-        yield f"It costs {price} and {row.prices.output:g} of answers.", ""
+        yield f"It costs {price} and {row.prices.output:g} of completions.", ""
 
 
 def _model_notes(row: NodeRow) -> Iterator[str]:
-    """What is wrong with models there."""
+    """Yields problems with the node's models."""
     for model in row.stalled:
         yield f"{model} makes no progress."
     if row.too_large:
-        models = wording.several(row.too_large)
-        yield f"Its memory is too small for {models}; `router models` says by how much."
+        models = wording.join_some(row.too_large)
+        yield f"Its memory is too small for {models}; `router models` shows by how much."
     if row.broken:
-        models = wording.several(row.broken)
+        models = wording.join_some(row.broken)
         yield f"The files of {models} are damaged; `router models` says how."
     for each in row.breakers:
         failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
         is_open = each.state == BreakerState.OPEN
-        yield f"{failed}; {_ELSEWHERE if is_open else 'one may try it again'}."
+        yield f"{failed}; {_ELSEWHERE if is_open else 'one trial request is allowed'}."

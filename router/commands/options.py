@@ -34,25 +34,25 @@ MaxRows = Annotated[
 ServerModels = Annotated[
     list[str] | None,
     typer.Option(
-        help="Of a server of kind openai, requests go to this one; all that it lists now if not "
+        help="Model of a server of kind openai that requests may go to; all that it lists if not "
         "given. Repeat for more.",
     ),
 ]
 Paid = Annotated[
     bool,
-    typer.Option(
-        "--paid", help="A server of kind openai that costs money: only aliases lead there."
-    ),
+    typer.Option("--paid", help="A server of kind openai that costs money: only aliases use it."),
 ]
 PriceInput = Annotated[
-    float | None, typer.Option(min=0, help="Of a million prompt tokens, with --paid.")
+    float | None, typer.Option(min=0, help="Price of a million prompt tokens, with --paid.")
 ]
 PriceOutput = Annotated[
-    float | None, typer.Option(min=0, help="Of a million answer tokens, with --paid.")
+    float | None, typer.Option(min=0, help="Price of a million completion tokens, with --paid.")
 ]
 PriceCached = Annotated[
     float | None,
-    typer.Option(min=0, help="Of a million cached prompt tokens; as --price-input if not given."),
+    typer.Option(
+        min=0, help="Price of a million cached prompt tokens; as --price-input if not given."
+    ),
 ]
 
 RequestFile = Annotated[
@@ -63,12 +63,14 @@ RequestFile = Annotated[
 ]
 RequestId = Annotated[
     str | None,
-    typer.Option("--request-id", metavar="ID", help="Of an earlier request: any id of its answer."),
+    typer.Option(
+        "--request-id", metavar="ID", help="Id of an earlier request: any that its response had."
+    ),
 ]
 RequestPath = Annotated[
     str | None,
     typer.Option(
-        "--path", metavar="PATH", help="Where it would be sent; /v1/chat/completions if not given."
+        "--path", metavar="PATH", help="Path of the request; /v1/chat/completions if not given."
     ),
 ]
 Session = Annotated[
@@ -76,7 +78,7 @@ Session = Annotated[
     typer.Option(
         "--session",
         metavar="ID",
-        help="As its header x-session-id: one of the admin key's own sessions; no other key's.",
+        help="Its session, as in the header x-session-id; only sessions of the admin key.",
     ),
 ]
 
@@ -85,7 +87,7 @@ Trace = Annotated[
     typer.Argument(metavar="TRACE", help="Requests as lines of JSON: FILE.jsonl or FILE.jsonl.gz"),
 ]
 FleetFile = Annotated[
-    Path | None, typer.Option("--fleet", metavar="FILE.toml", help="What the fleet is made of.")
+    Path | None, typer.Option("--fleet", metavar="FILE.toml", help="Description of the fleet.")
 ]
 Nodes = Annotated[
     int | None,
@@ -105,8 +107,12 @@ GapS = Annotated[
         min=0, max=86_400, metavar="S", help="Seconds between the starts of two sessions; 20."
     ),
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and the moments of the starts.")]
+Seed = Annotated[
+    int, typer.Option(metavar="N", help="Seed for the order and the times of the starts.")
+]
 BlockTokens = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Of one of the trace's hash_ids, if not inferred."),
+    typer.Option(
+        min=1, metavar="N", help="Tokens of one of the trace's hash_ids, if not inferred."
+    ),
 ]

@@ -23,7 +23,7 @@ def show_usage(
         return
     rows = read_rows(UsageRow, answer)
     if not rows and registry.error is None:
-        console.say(NO_USAGE)
+        console.print_line(NO_USAGE)
     elif rows:
         _print_usage(rows, wide=wide)
     _tell_of_registry(registry)
@@ -34,9 +34,11 @@ def _tell_of_registry(row: RegistryRow) -> None:
         return
     waiting = wording.counted(row.waiting_rows, "request")
     words = f"For {wording.span(row.failing_s)} nothing can be written: {row.error}"
-    console.tell(f"{words} Not counted yet: {waiting}.", style="red")
+    console.print_error(f"{words} Not counted yet: {waiting}.", style="red")
     if row.lost_rows:
-        console.tell(f"Never counted: {wording.counted(row.lost_rows, 'request')}.", style="red")
+        console.print_error(
+            f"Never counted: {wording.counted(row.lost_rows, 'request')}.", style="red"
+        )
 
 
 def _print_usage(rows: list[UsageRow], *, wide: bool) -> None:
@@ -66,7 +68,7 @@ def show_audit(client: AdminClient, limit: int, *, as_json: bool) -> None:
         return
     rows = read_rows(AuditRow, answer)
     if not rows:
-        console.say(NO_AUDIT)
+        console.print_line(NO_AUDIT)
         return
     now_s = time.time()
     console.print_table(
@@ -79,5 +81,5 @@ def show_audit(client: AdminClient, limit: int, *, as_json: bool) -> None:
 
 
 def since_time(since: str | None, now_s: float) -> float | None:
-    """The time that is so long before now."""
+    """Returns the time that lies the given duration before now."""
     return None if since is None else max(0.0, now_s - durations.read_s(since))

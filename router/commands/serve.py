@@ -1,4 +1,4 @@
-"""`router serve`: settings, socket, core, HTTP server; and back."""
+"""`router serve`: opens sockets and core, runs the HTTP server, and shuts down."""
 
 import asyncio
 import contextlib
@@ -31,17 +31,18 @@ from serving.own_machine import is_loopback
 from serving.terminal.output import LineFormatter, log_lines, put
 
 SHUTDOWN_S = 5.0
-"""How long requests may go on once the router is told to end."""
+"""Seconds that requests may go on after the router is asked to end."""
 _LAST_WORDS_S = 2.0
-"""How long after that a caller may take to read why its request ended."""
+"""Seconds after that in which clients can read why their request ended."""
 _ORPHAN_S = 20.0
-"""How long after its parent's end the router may still be there, whatever hangs."""
+"""Seconds after its parent's end by which the router has exited, whatever hangs."""
 _FILES_EACH = 2
-"""A stream holds a connection to its caller and one to its node."""
+"""A stream has a connection to its client and one to its node."""
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
-    """Settings from options (None: not given), environment and defaults. Raises `StartError`."""
+    """Reads settings from options (None if not given), environment and defaults. Raises
+    `StartError`."""
     given = {name: value for name, value in options.items() if value is not None}
     values: dict[str, Any] = {"home": default_home(), **read_environment(), **given}
     return Settings(**values)
@@ -73,20 +74,20 @@ async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) 
             raise StartError(f"The router cannot use its folder {settings.home} ({reason}).") from (
                 error
             )
-        spare_the_collector()
+        tune_garbage_collector()
         await Server(core, stop).serve(listeners)
 
 
-def spare_the_collector() -> None:
-    """What is there at the start stays, and a request makes few cycles: the collector at its usual
-    pace took a twelfth of the time of a busy router."""
+def tune_garbage_collector() -> None:
+    """Tunes the garbage collector: objects of the start are permanent, and a request makes few
+    cycles. At its default rate it took a twelfth of the time of a busy router."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 class Server(QuietServer):
-    """Leaves the process's signals to `run`, which holds them until the registry is closed too."""
+    """A server without signal handlers; `run` handles signals until the registry is closed too."""
 
     def __init__(self, core: Core, stop: Stop) -> None:
         super().__init__(server_config(core), stop)
@@ -102,7 +103,8 @@ class Server(QuietServer):
             put(f"router listening on {url_of(host, sockets)}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Requests that are open at the end of the grace are cancelled, and tell their callers."""
+        """Cancels requests that are still open after the grace period, which then send their
+        clients an error."""
         grace = asyncio.get_running_loop().call_later(SHUTDOWN_S, self._end_requests)
         try:
             await super().shutdown(sockets)
@@ -144,7 +146,7 @@ def refuse_open_bind(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def bound(settings: Settings) -> Iterator[list[socket.socket]]:
-    """The sockets to listen on. Raises `StartError`."""
+    """Yields the sockets to listen on. Raises `StartError`."""
     with contextlib.ExitStack() as stack:
         try:
             listeners = stack.enter_context(listening(settings.host, settings.port))
@@ -157,7 +159,7 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Stop) -> Iterator[None]:
-    """Turns SIGINT and SIGTERM into the event, from before the start until after the end."""
+    """Makes SIGINT and SIGTERM set the event, from before the start until after the end."""
     before = {
         which: signal.signal(which, lambda *_: stop.set())
         for which in (signal.SIGINT, signal.SIGTERM)
@@ -170,8 +172,8 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
 
 
 def log_to_streams() -> None:
-    """Request lines to standard output, everything else to standard error."""
-    # A reader that has gone must not turn each line into a traceback.
+    """Logs request lines to standard output, everything else to standard error."""
+    # A closed output must not turn each line into a traceback.
     logging.raiseExceptions = False
     log_lines(form="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("mlx_fleet").setLevel(logging.INFO)
@@ -187,6 +189,6 @@ def _wait_for_parent(stop: Stop) -> None:
         while os.read(sys.stdin.fileno(), 4096):
             pass
     stop.set()
-    # Daemon thread: it ends here only where the orderly way out takes too long.
+    # A daemon thread gets here only if the orderly shutdown takes too long.
     threading.Event().wait(_ORPHAN_S)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""`router simulate`: how policies would have served a trace."""
+"""`router simulate`: plays a trace against several policies."""
 
 import gzip
 import zlib
@@ -21,7 +21,7 @@ from router.simulator.workload import LoadSpec, PlannedTrace, Workload
 
 ALL = "all"
 NODES = 4
-"""Where neither option says."""
+"""Default number of nodes."""
 GAP_S = 20.0
 MAX_REQUESTS = 100_000
 _COLUMNS = {
@@ -36,8 +36,8 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the command line says."""
+class SimulateOptions:
+    """The options of the command."""
 
     trace: Path
     fleet: Path | None
@@ -49,65 +49,65 @@ class Asked:
     block_tokens: int | None
 
 
-def run(asked: Asked, *, as_json: bool, wide: bool = False) -> None:
-    names = _policies(asked.policy)
-    specs = _specs(asked)
-    trace = _trace(asked)
-    if asked.gap_s is not None and not trace.has_sessions and asked.clones == 1:
+def run(options: SimulateOptions, *, as_json: bool, wide: bool = False) -> None:
+    names = _policies(options.policy)
+    specs = _specs(options)
+    trace = _trace(options)
+    if options.gap_s is not None and not trace.has_sessions and options.clones == 1:
         raise CommandFailed("--gap-s needs a trace with sessions, or --clones.")
-    requests = len(trace.requests) * asked.clones
+    requests = len(trace.requests) * options.clones
     if requests > MAX_REQUESTS:
         raise CommandFailed(
             f"That is {wording.number(requests)} requests, and at most "
             f"{wording.number(MAX_REQUESTS)} are played; take a shorter trace or fewer --clones."
         )
-    gap_s = GAP_S if asked.gap_s is None else asked.gap_s
-    workload = PlannedTrace(trace).workload(LoadSpec(asked.clones, gap_s, asked.seed))
+    gap_s = GAP_S if options.gap_s is None else options.gap_s
+    workload = PlannedTrace(trace).workload(LoadSpec(options.clones, gap_s, options.seed))
     try:
         check_models(specs, workload.models)
     except FleetError as error:
-        raise CommandFailed(f"{asked.fleet} does not suit {asked.trace}: {error}") from error
+        raise CommandFailed(f"{options.fleet} does not suit {options.trace}: {error}") from error
     with console.progress(f"playing {wording.counted(workload.calls, 'request')}"):
-        rows = compare(names, workload, specs, asked.seed)
+        rows = compare(names, workload, specs, options.seed)
     if as_json:
         console.print_json({"policies": msgspec.to_builtins(rows)})
         return
-    console.say(_fleet_line(specs, models=len(workload.models)))
-    console.say(_load_line(workload, trace))
+    console.print_line(_fleet_line(specs, models=len(workload.models)))
+    console.print_line(_load_line(workload, trace))
     print_rows(rows, wide=wide)
 
 
-def _policies(asked: str) -> Sequence[str]:
-    if asked == ALL:
+def _policies(policy: str) -> Sequence[str]:
+    if policy == ALL:
         return list(POLICIES)
-    if asked not in POLICIES:
-        raise CommandFailed(f"--policy is {', '.join(POLICIES)} or {ALL}, not {asked!r}.")
-    return [asked]
+    if policy not in POLICIES:
+        raise CommandFailed(f"--policy is {', '.join(POLICIES)} or {ALL}, not {policy!r}.")
+    return [policy]
 
 
-def _specs(asked: Asked) -> tuple[NodeSpec, ...]:
-    if asked.fleet is None:
-        return equal_fleet(asked.nodes or NODES)
-    if asked.nodes is not None:
+def _specs(options: SimulateOptions) -> tuple[NodeSpec, ...]:
+    if options.fleet is None:
+        return equal_fleet(options.nodes or NODES)
+    if options.nodes is not None:
         raise CommandFailed("--fleet says how many nodes there are; leave --nodes out.")
     try:
-        return read_fleet(asked.fleet.read_text())
+        return read_fleet(options.fleet.read_text())
     except OSError as error:
-        raise CommandFailed(f"{asked.fleet} cannot be read: {error.strerror}.") from error
+        raise CommandFailed(f"{options.fleet} cannot be read: {error.strerror}.") from error
     except (FleetError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"{asked.fleet} is no fleet: {error}") from error
+        raise CommandFailed(f"{options.fleet} is no fleet: {error}") from error
 
 
-def _trace(asked: Asked) -> Trace:
+def _trace(options: SimulateOptions) -> Trace:
     try:
-        with _opened(asked.trace) as lines:
-            return read_trace(lines, asked.block_tokens)
+        with _opened(options.trace) as lines:
+            return read_trace(lines, options.block_tokens)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CommandFailed(f"{asked.trace} is not whole, or not gzip: {error}.") from error
+        raise CommandFailed(f"{options.trace} is incomplete, or not gzip: {error}.") from error
     except OSError as error:
-        raise CommandFailed(f"{asked.trace} cannot be read: {error.strerror}.") from error
+        raise CommandFailed(f"{options.trace} cannot be read: {error.strerror}.") from error
     except TraceError as error:
-        raise CommandFailed(f"{asked.trace}: {error}") from error
+        raise CommandFailed(f"{options.trace}: {error}") from error
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def print_rows(rows: Sequence[PolicyFigures], *, wide: bool = False) -> None:
         "* best" if any(best.values()) else "",
         f"{BOUND} knows the future" if len(rows) > len(rivals) else "",
     ]
-    console.say("; ".join(["Times in seconds", *filter(None, notes)]) + ".")
+    console.print_line("; ".join(["Times in seconds", *filter(None, notes)]) + ".")
 
 
 def _shown(row: PolicyFigures, field: str) -> str:
@@ -184,7 +184,7 @@ def _shown(row: PolicyFigures, field: str) -> str:
 
 
 def _best(rows: Sequence[PolicyFigures], field: str) -> str | None:
-    """The best figure as it is shown; None where all are as good."""
+    """Returns the best figure as it is shown; None if all are equal."""
     if len({_shown(row, field) for row in rows}) < 2:
         return None
     sign = -1 if field == "cached_share" else 1

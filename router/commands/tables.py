@@ -1,4 +1,4 @@
-"""How a table fits the window: which columns are shown, and how wide each is."""
+"""Fits tables to the window: chooses columns and their widths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from serving.terminal.output import shown_lines
 Cell = str | Text
 
 _GAP, _EDGES = 3, 2
-"""Between two columns, and at both ends of a line: as the box draws them."""
+"""Characters between two columns, and at both ends of a line, as the box style draws them."""
 _WORD = 12
 """A text column is not made narrower than its longest word, up to this many characters."""
 _NAME = 24
-"""The first column says what the row is about: it keeps so much of its longest cell whole."""
+"""The first column identifies the row, so that its cells are kept whole up to this length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,10 @@ class Contents:
     """A table before it is laid out."""
 
     columns: Sequence[str]
-    """Heads; one that begins with `>` is of a column of numbers, whose cells stay on one line."""
+    """Heads; `>` marks a column of numbers, whose cells stay on one line."""
     rows: Sequence[Sequence[Cell]]
     less: Sequence[str] = ()
-    """Heads of the columns that go first where there is no room, in this order."""
+    """Heads of the columns that are left out first, in this order."""
 
     def without(self, head: str) -> "Contents":
         at = _heads(self).index(head)
@@ -38,7 +38,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is shown, and how."""
+    """The columns that are shown, and their widths."""
 
     contents: Contents
     widths: Sequence[int]
@@ -51,7 +51,7 @@ class Layout:
 
 
 def lay_out(contents: Contents, room: int) -> Layout:
-    """The columns for which `room` characters suffice, cells wrapped where they must be."""
+    """Selects the columns that fit into `room` characters, and wraps cells where necessary."""
     left_out: list[str] = []
     for head in (head for head in contents.less if head in _heads(contents)):
         if _total(_least_widths(contents)) <= room:
@@ -62,7 +62,8 @@ def lay_out(contents: Contents, room: int) -> Layout:
 
 
 def print_on(console: Console, layout: Layout) -> None:
-    """Where even the least widths are more than the window has, the terminal wraps the lines."""
+    """Prints the table; if even the least widths exceed the window, the terminal wraps the
+    lines."""
     console.width = max(console.width, layout.width)
     console.print(_drawn(layout))
 
@@ -96,7 +97,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _shrunk(contents: Contents, room: int) -> list[int]:
-    """The widths at which nothing wraps, less what is too much: the widest column gives first."""
+    """Starts with widths at which nothing wraps, and shrinks the widest column until all fit."""
     widths, least = _whole_widths(contents), _least_widths(contents)
     while _total(widths) > room:
         spare = [i for i, width in enumerate(widths) if width > least[i]]

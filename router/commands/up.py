@@ -1,4 +1,4 @@
-"""`router up`: a fleet of one on this machine, from nothing to the first answer."""
+"""`router up`: starts a router and a node on this machine."""
 
 import importlib.util
 import queue
@@ -15,7 +15,14 @@ from router.api.admin.views import NodeRow
 from router.commands import chat, console, fleet_of_one, models
 from router.commands.answer import Chat
 from router.commands.children import Child
-from router.commands.client import AdminClient, CommandFailed, Place, in_path, read_row, read_rows
+from router.commands.client import (
+    AdminClient,
+    CommandFailed,
+    RouterAccess,
+    in_path,
+    read_row,
+    read_rows,
+)
 from router.commands.fleet_of_one import AGENT, ROUTER, Plan
 from router.errors import StartError
 from serving.http.listening import CannotListen, listening
@@ -25,7 +32,7 @@ from serving.terminal.output import put
 AGENT_START_S = 120.0
 ROUTER_START_S = 60.0
 STOP_S = 10.0
-"""How long both children together may take to end."""
+"""Seconds that both children together may take to end."""
 _ROUTER_SHARE = 0.7
 _REACH_S = 5.0
 _POLL_S = 0.1
@@ -39,24 +46,24 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
     check_ports(plan)
     is_up = False
     try:
-        with Family(plan) as family:
-            place, node = family.start()
+        with LocalFleet(plan) as fleet:
+            access, node = fleet.start()
             if once is None:
-                # What goes to no terminal is kept by somebody.
-                key = place.inference_key() if sys.stdout.isatty() else place.first_key_file
+                # Output that is no terminal may be stored, so that the key itself is not printed.
+                key = access.inference_key() if sys.stdout.isatty() else access.first_key_file
                 is_up = True
-                put(fleet_of_one.banner(place.url, key, node, plan))
-                family.wait_for_end()
+                put(fleet_of_one.banner(access.url, key, node, plan))
+                fleet.wait_for_end()
             else:
-                answer_once(place, plan, fleet_of_one.pick_model(node, model), once)
+                answer_once(access, plan, fleet_of_one.pick_model(node, model), once)
     except KeyboardInterrupt:
         if not is_up:
-            what = "the fleet was up" if once is None else "the answer was whole"
+            what = "the fleet was up" if once is None else "the response was complete"
             raise Stopped(f"Stopped before {what}.") from None
 
 
-class Family:
-    """The router and the node agent while they run; as a context, its end is theirs."""
+class LocalFleet:
+    """The running router and node agent; leaving the context ends both."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -64,7 +71,7 @@ class Family:
         self._ended: queue.SimpleQueue[Child] = queue.SimpleQueue()
         self._before = {which: signal.getsignal(which) for which in _ENDINGS}
 
-    def __enter__(self) -> "Family":
+    def __enter__(self) -> "LocalFleet":
         for which in _ENDINGS:
             signal.signal(which, signal.default_int_handler)
         return self
@@ -78,8 +85,8 @@ class Family:
             for which, handler in self._before.items():
                 signal.signal(which, handler)
 
-    def start(self) -> tuple[Place, NodeRow]:
-        """Both children up, and the agent a node of the router."""
+    def start(self) -> tuple[RouterAccess, NodeRow]:
+        """Starts both children and adds the agent to the router as a node."""
         plan = self._plan
         loud = not plan.quiet
         agent = self._add(Child(AGENT, plan.agent_argv(), _drop, loud=loud))
@@ -87,12 +94,12 @@ class Family:
         with console.progress("starting node-agent"):
             agent_url = agent.wait_until_listening(AGENT_START_S)
         with console.progress("starting router"):
-            place = Place(hub.wait_until_listening(ROUTER_START_S), plan.home)
+            access = RouterAccess(hub.wait_until_listening(ROUTER_START_S), plan.home)
         with console.progress("adding this machine's node"):
-            return place, register(AdminClient(place), agent_url, read_token(plan))
+            return access, register(AdminClient(access), agent_url, read_token(plan))
 
     def wait_for_end(self) -> None:
-        """Returns never: a signal interrupts it, and a child that ends is a failure."""
+        """Never returns: a signal interrupts it, and a child that ends raises its failure."""
         for child in self._children:
             threading.Thread(target=self._wait, args=(child,), daemon=True).start()
         raise self._ended.get().failed()
@@ -106,7 +113,8 @@ class Family:
         return child
 
     def _stop(self) -> None:
-        """The router first: it tells its clients, and needs the agent for its last accounts."""
+        """Stops the router first, which notifies its clients and needs the agent for its last usage
+        records."""
         now_s = time.monotonic()
         with console.progress("stopping"):
             for child in reversed(self._children):
@@ -120,7 +128,7 @@ def check_installed(plan: Plan) -> None:
 
 
 def check_ports(plan: Plan) -> None:
-    """Raises `StartError` for a port that is taken, before anything is started."""
+    """Raises `StartError` for a port that is in use, before anything is started."""
     for option, port in (("--port", plan.port), ("--node-port", plan.node_port)):
         try:
             with listening(fleet_of_one.HOST, port):
@@ -139,7 +147,7 @@ def read_token(plan: Plan) -> str:
 
 
 def register(admin: AdminClient, url: str, token: str) -> NodeRow:
-    """The agent at `url` as a node of the router; an old address or token of it is replaced."""
+    """Adds the agent at `url` to the router as a node; replaces an old address or token of it."""
     node_id = agent_id(url, token)
     rows = read_rows(NodeRow, admin.get("/nodes"))
     for row in rows:
@@ -157,7 +165,7 @@ def register(admin: AdminClient, url: str, token: str) -> NodeRow:
 
 
 def until_reachable(admin: AdminClient, node_id: str) -> NodeRow | None:
-    """The node once the router has heard of it; None where it does not within `_REACH_S`."""
+    """Waits until the node is reachable; returns None if it is not within `_REACH_S`."""
     deadline_s = time.monotonic() + _REACH_S
     while time.monotonic() < deadline_s:
         rows = read_rows(NodeRow, admin.get("/nodes"))
@@ -178,14 +186,14 @@ def agent_id(url: str, token: str) -> str:
         raise CommandFailed(f"The node agent at {url} does not answer ({error}).") from error
 
 
-def answer_once(place: Place, plan: Plan, model: str | None, prompt: str) -> None:
+def answer_once(access: RouterAccess, plan: Plan, model: str | None, prompt: str) -> None:
     if model is None:
         raise CommandFailed(fleet_of_one.no_models(plan))
-    # Loaded first, so that the time to the first token is the model's, not its load's.
-    admin = AdminClient(place)
+    # Loaded first, so that the time to the first token does not include the load.
+    admin = AdminClient(access)
     models.load(admin, model, node=None)
-    with Chat(place) as talk:
-        # Greedy: a first impression should not depend on luck.
+    with Chat(access) as talk:
+        # Greedy, so that the first response does not depend on chance.
         chat.ask(talk, model, [{"role": "user", "content": prompt}], temperature=0)
 
 
@@ -194,4 +202,4 @@ def _show(line: str) -> None:
 
 
 def _drop(_line: str) -> None:
-    """The agent's own lines are not for the router's console."""
+    """Hides the agent's output."""

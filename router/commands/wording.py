@@ -1,4 +1,4 @@
-"""Sizes, times and states in a person's words. Pure."""
+"""Formats sizes, times and states for people. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _STATE_STYLES = {
 
 
 def size(count: int | None) -> str:
-    """Bytes as the machine's owner knows them: 16.0 GiB, 270 MiB."""
+    """Formats bytes in binary units: 16.0 GiB, 270 MiB."""
     return "?" if count is None else units.size(count)
 
 
@@ -29,7 +29,7 @@ def counted(count: int, what: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in its one or two largest units that matter."""
+    """Formats a duration in its largest fitting unit."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = int(seconds // 60)
@@ -39,9 +39,9 @@ def span(seconds: float) -> str:
     return f"{hours} h" if hours < 48 else f"{days} days"
 
 
-def kept(seconds: float, before: str = "for ") -> str:
-    """How long a model stays when it is idle: 0 is for ever."""
-    return before + span(seconds) if seconds else "for ever"
+def keep_alive_text(seconds: float, before: str = "for ") -> str:
+    """Formats a keep-alive; 0 is forever."""
+    return before + span(seconds) if seconds else "forever"
 
 
 def ago(at_s: float, now_s: float) -> str:
@@ -55,7 +55,7 @@ def until(at_s: float | None, now_s: float) -> str:
     return f"in {span(math.ceil(at_s - now_s))}" if at_s > now_s else f"{ago(at_s, now_s)}"
 
 
-def state_words(state: str) -> str:
+def state_text(state: str) -> str:
     return state.replace("_", " ")
 
 
@@ -63,8 +63,8 @@ def state_style(state: str) -> str:
     return _STATE_STYLES.get(state, "")
 
 
-def several(words: Sequence[str], limit: int = 6) -> str:
-    """The first words of a list, and how many more there are."""
+def join_some(words: Sequence[str], limit: int = 6) -> str:
+    """Joins the first words of a list, with the number of the rest."""
     if len(words) <= limit:
         return ", ".join(words)
     return f"{', '.join(words[:limit])} and {len(words) - limit} more"

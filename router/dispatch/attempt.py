@@ -1,4 +1,4 @@
-"""One attempt of a request: a node's answer handed to the caller, unread."""
+"""One attempt of a request: relays a node's response to the client without parsing it."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import time
 
 from router.client import sse
 from router.client.response_headers import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
-from router.dispatch.attempt_outcome import Answered, outcome_of, respelled
+from router.dispatch.attempt_outcome import ErrorResponse, in_dialect, outcome_of
 from router.dispatch.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, NodeFailed
@@ -14,43 +14,45 @@ from router.fleet.stall_watchdog import Progress
 from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
 from router.types import Lease, Ticket
 from router.upstream.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
-from router.upstream.foreign import ForeignAnswer
+from router.upstream.foreign import ForeignResponse
 from router.upstream.foreign_events import Ending
 from router.upstream.http_response import Response
 from router.upstream.node_client import MAX_ANSWER_BYTES
 
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))
-"""With which servers say that a prompt is longer than a context."""
+"""Statuses by which servers report that a prompt exceeds the context."""
 LINGER_S = 0.25
-"""How long a stream may go on after its last event."""
+"""Seconds that a stream may stay open after its last event."""
 NO_MODEL_STATUS = 404
-"""With which they say that they do not have the model any more, among others."""
+"""Status by which servers report, among other things, that they no longer have the model."""
 
 
 class Attempt:
-    """A request on one node."""
+    """One try of a request at one node."""
 
     def __init__(
         self, reply: Reply, lease: Lease, dispatcher: Dispatcher, progress: Progress
     ) -> None:
-        """`progress`: told of what comes, so that a node that does not go on is left."""
-        self.foreign: ForeignAnswer | None = None
-        """None where the node keeps accounts."""
+        """`progress` is updated as data arrives, so that the stall watchdog can end the attempt."""
+        self.foreign: ForeignResponse | None = None
+        """Reader of a third-party server's response; None for a node agent, which reports usage
+        itself."""
         self._reply = reply
         self._ticket: Ticket = reply.ticket
         self._lease = lease
         self._dispatcher = dispatcher
         self._progress = progress
         self._partial = b""
-        """Of a stream, the beginning of an event whose rest has not come."""
+        """Beginning of a stream's event whose rest has not arrived."""
         self._is_refused = False
-        """Whether the stream begins with an error of the request itself."""
+        """True if the stream begins with an error that is the request's own fault."""
 
-    async def run(self) -> str:
-        """Passes on the node's whole answer; how it ended.
+    async def run(self) -> str | ErrorResponse:
+        """Relays the node's whole response and returns its outcome; returns an error that another
+        node may not have instead of relaying it.
 
-        Raises `NodeFailed` where the connection breaks, and what `_check` and `Dispatcher.prepare`
+        Raises `NodeFailed` if the connection breaks, and what `_check` and `Dispatcher.prepare`
         raise.
         """
         ticket, lease, dispatcher = self._ticket, self._lease, self._dispatcher
@@ -63,10 +65,12 @@ class Attempt:
                 self.foreign = dispatcher.prepare(ticket, lease)
                 response = await dispatcher.open(ticket, lease, self.foreign)
             self._progress.has_head = True
-            await self._check(response)
+            if (error := await self._check(response)) is not None:
+                return error
             status, body = response.status, b""
             if status == 200 and ticket.stream:
-                await self._pass_stream(response)
+                if (error := await self._pass_stream(response)) is not None:
+                    return error
             else:
                 body = await response.read_all(MAX_ANSWER_BYTES)
                 status = self._pass_whole(response, body)
@@ -78,57 +82,59 @@ class Attempt:
             if response is not None and not is_whole:
                 response.close()
 
-    async def _is_unasked(self, foreign: ForeignAnswer, response: Response) -> bool:
-        """Whether the server does not take what was added to the request, which is then to be sent
-        as its caller wrote it."""
-        if not foreign.asks or response.status not in REFUSED_FIELD_STATUSES:
+    async def _is_unasked(self, foreign: ForeignResponse, response: Response) -> bool:
+        """Returns True if the server refused the field that the router added to the request; the
+        request is then sent again as its caller wrote it."""
+        if not foreign.adds_count or response.status not in REFUSED_FIELD_STATUSES:
             return False
         try:
             body = await response.read_all(MAX_ANSWER_BYTES)
         finally:
             response.close()
         if foreign.is_refused(response.status, body):
-            self._dispatcher.ask_no_more(self._lease)
+            self._dispatcher.disable_token_count(self._lease)
             return True
-        response.give_back(body)
+        response.put_back(body)
         return False
 
     def _outcome(self, status: int, body: bytes) -> str:
-        """Of an answer that has been passed on to its end; `body` is it, if it did not stream."""
+        """Returns the outcome of a response that was relayed to its end; `body` is empty if it was
+        streamed."""
         if self.foreign is not None and self.foreign.ending is Ending.FAILED:
             return OUTCOME_NODE_FAILED
         return OUTCOME_REFUSED if self._is_refused else outcome_of(status, body)
 
-    async def _check(self, response: Response) -> None:
-        """Raises `Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
-        not give; where another model may be tried, `ContextTooLong` too."""
+    async def _check(self, response: Response) -> ErrorResponse | None:
+        """Returns an error that another node may not have. Raises `NodeRefused` or
+        `WrongNodeToken`; if another model may be tried, also `ContextTooLong`."""
         status, may_fall_back = response.status, self._ticket.may_fall_back
         final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
         if (status in RETRY_STATUSES and not final) or (may_fall_back and status >= 500):
             body = await response.read_all(MAX_ANSWER_BYTES)
             if may_fall_back and sse.is_too_long(body):
                 raise sse.too_long_error(body)
-            raise Answered(status, response.headers, body)
+            return ErrorResponse(status, response.headers, body)
         if status in REFUSAL_STATUSES:
             await response.read_all(MAX_ANSWER_BYTES)
             raise self._dispatcher.refused(self._lease, status)
         if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):
             body = await response.read_all(MAX_ANSWER_BYTES)
-            if status == NO_MODEL_STATUS and sse.is_without_model(body):
-                raise Answered(status, response.headers, body)
+            if status == NO_MODEL_STATUS and sse.is_model_missing(body):
+                return ErrorResponse(status, response.headers, body)
             if may_fall_back and sse.is_too_long(body):
                 raise sse.too_long_error(body)
-            response.give_back(body)
+            response.put_back(body)
+        return None
 
     # --- whole answers ---
 
     def _pass_whole(self, response: Response, body: bytes) -> int:
-        """The status with which it is passed on."""
+        """Sends the response to the client; returns the status with which it was sent."""
         status = response.status
         if self.foreign is not None:
             self.foreign.read(body)
             if status >= 500 and sse.is_too_long(body):
-                status = ContextTooLong.status  # else clients would send it again
+                status = ContextTooLong.status  # or else clients would send it again
         head = NodeHead(status, response.headers)
         self._progress.begin()
         self._reply.send_whole(self._lease, head, body, is_foreign=self.foreign is not None)
@@ -136,31 +142,36 @@ class Attempt:
 
     # --- streams ---
 
-    async def _pass_stream(self, response: Response) -> None:
+    async def _pass_stream(self, response: Response) -> ErrorResponse | None:
+        """Relays a stream; returns the error that it begins with, if another node may not have
+        it."""
         reply, exchange = self._reply, self._reply.exchange
         while not reply.has_content and (chunk := await response.read_any()):
             events, self._partial = sse.split(self._partial + chunk)
-            if events:
-                self._pass_first(response, events)
+            if events and (error := self._pass_first(response, events)) is not None:
+                return error
         while reply.has_content and not (self._is_over() or await response.pump(self._pass_on)):
             await exchange.drain()
         if self._is_over():
             await self._pass_rest(response)
-        if self._partial:
-            self._pass_first(response, self._partial)
+        if self._partial and (error := self._pass_first(response, self._partial)) is not None:
+            return error
         if not reply.has_content and self.foreign is not None and (kept := self.foreign.end()):
             self._begin(response, kept)
         if not reply.has_content:
             name = self._dispatcher.node_name(self._lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
         exchange.end()
+        return None
 
     def _is_over(self) -> bool:
         return self.foreign is not None and self.foreign.ending is not None
 
     async def _pass_rest(self, response: Response) -> None:
-        """Ends an answer whose last event has come, though its server may leave it open."""
-        # How the connection ends matters no more; what is late of it is a TimeoutError, an OSError.
+        """Ends a response whose last event has arrived, though its server may keep the connection
+        open."""
+        # How the connection ends does not matter; the timeout is a TimeoutError, which is an
+        # OSError.
         with contextlib.suppress(OSError):
             async with asyncio.timeout(LINGER_S):
                 while not await response.pump(self._pass_on):
@@ -168,7 +179,8 @@ class Attempt:
         response.close()
 
     def _pass_on(self, chunk: bytes) -> bool:
-        """Passes on the whole events; False where the caller shall take them before more come."""
+        """Relays the complete events; returns False if the client must read them before more are
+        sent."""
         events, self._partial = sse.split(self._partial + chunk)
         if events:
             self._note(events)
@@ -177,17 +189,20 @@ class Attempt:
             self._reply.write(events)
         return not (self._reply.is_paused() or self._is_over())
 
-    def _pass_first(self, response: Response, events: bytes) -> None:
-        """Passes events on while no content is known to have been sent."""
+    def _pass_first(self, response: Response, events: bytes) -> ErrorResponse | None:
+        """Relays events as long as no content is known to have been sent; returns an error in
+        place of content."""
         content = events
         if not self._reply.has_content:
             if self.foreign is not None:
                 events, content = self.foreign.begin(events)
-                if (told := respelled(content, self._reply.dialect)) is not None:
+                if (told := in_dialect(content, self._reply.dialect)) is not None:
                     events = events.removesuffix(content) + told
-            self._raise_leading(content)
+            if (error := self._leading_error(content)) is not None:
+                return error
         if events:
             self._begin(response, events)
+        return None
 
     def _begin(self, response: Response, events: bytes) -> None:
         reply = self._reply
@@ -203,16 +218,18 @@ class Attempt:
             events = self.foreign.pass_on(events)
         reply.write(events)
 
-    def _raise_leading(self, events: bytes) -> None:
-        """An error that comes first is no answer yet."""
+    def _leading_error(self, events: bytes) -> ErrorResponse | None:
+        """Returns an error of the node that precedes all content. Raises `ContextTooLong` if
+        another model may be tried."""
         error = sse.leading_error(events)
         if error is not None:
-            raise Answered(NodeFailed.status, JSON_HEADERS, error)
+            return ErrorResponse(NodeFailed.status, JSON_HEADERS, error)
         if self._ticket.may_fall_back and (error := sse.leading_too_long(events)):
             raise sse.too_long_error(error)
         self._is_refused = sse.leads_with_refusal(events)
+        return None
 
     def _note(self, events: bytes) -> None:
-        """Something of the answer has come, unless that is a node's own filler."""
-        if not sse.is_filler(events):
+        """Notes that progress was made, unless the events are only the node's keep-alives."""
+        if not sse.is_keepalive(events):
             self._progress.has_data = True

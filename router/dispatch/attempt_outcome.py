@@ -1,4 +1,6 @@
-"""How a node's answer ends an attempt."""
+"""Classifies how a node's response ends an attempt."""
+
+from dataclasses import dataclass
 
 from node.protocol.overflow import ANTHROPIC_WORDS
 from router.client import sse
@@ -9,46 +11,48 @@ from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 
-MAX_TOLD_CHARS = 500
-"""Of an error page."""
+MAX_EXCERPT_CHARS = 500
+"""Longest excerpt of a server's error page."""
 _FAILURE_CODES = frozenset(("engine_died", "engine_silent", "load_failed"))
-"""Of agents that have failed though they tell when to try again."""
+"""Error codes of agents that have failed, although they send `retry-after`."""
 
 
-class Answered(RouterError):
-    """The node answered with an error that another node may not have."""
+@dataclass(frozen=True, slots=True)
+class ErrorResponse:
+    """A node's error that has not been relayed, since another node may serve the request."""
 
-    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        super().__init__()
-        self.status = status
-        self.headers = headers
-        self.answer = body
-        value = headers.get(HEADER_RETRY_AFTER, b"")
-        self.retry_after_s = int(value) if value.isdigit() and len(value) < 9 else None
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
 
     @property
-    def is_turned_away(self) -> bool:
-        """Whether the node has not failed: it cannot take the request now."""
+    def retry_after_s(self) -> int | None:
+        value = self.headers.get(HEADER_RETRY_AFTER, b"")
+        return int(value) if value.isdigit() and len(value) < 9 else None
+
+    @property
+    def is_busy(self) -> bool:
+        """True if the node has not failed, but cannot take the request at this time."""
         if self.status != 503 or self.retry_after_s is None:
             return self.status < 500
-        return not sse.has_code(self.answer, _FAILURE_CODES)
+        return not sse.has_code(self.body, _FAILURE_CODES)
 
 
-_WORDS = (Answered, NodeRefused, WrongNodeToken)
-"""Failures that a node told; it would tell them again."""
+_SENT_BY_NODE = (ErrorResponse, NodeRefused, WrongNodeToken)
+"""Errors that the node itself sent; it would send them again."""
 
 
-def how(failure: RouterError) -> Failure:
-    """How it ends its attempt."""
+def failure_kind(failure: RouterError | ErrorResponse) -> Failure:
     if isinstance(failure, NotSent):
         return Failure.UNSENT
-    if isinstance(failure, Cut) or (isinstance(failure, Answered) and failure.is_turned_away):
+    if isinstance(failure, Cut) or (isinstance(failure, ErrorResponse) and failure.is_busy):
         return Failure.BUSY
-    return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
+    return Failure.ANSWERED if isinstance(failure, _SENT_BY_NODE) else Failure.BROKEN
 
 
 def outcome_of(status: int, body: bytes = b"") -> str:
-    """Of a request whose answer has been passed on whole; `body` is it, if it did not stream."""
+    """Returns the outcome of a request whose response was relayed whole; `body` is empty if it was
+    streamed."""
     if status == 200:
         return OUTCOME_SERVED
     if sse.is_broken_call(body):
@@ -56,16 +60,15 @@ def outcome_of(status: int, body: bytes = b"") -> str:
     return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED
 
 
-def enveloped(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | None:
-    """An error of the server of that name as the dialect's callers read it; None where they can
-    read it as it is."""
+def in_envelope(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | None:
+    """Returns a server's error in the dialect's envelope; None if clients can read it as it is."""
     if status < 400 or dialect is Dialect.OPENAI:
         return None
     if _is_to_respell(body, dialect):
         return error_body(sse.too_long_error(body), dialect)
     if sse.error_message(body):
         return None
-    words = " ".join(body.decode(errors="replace").split())[:MAX_TOLD_CHARS]
+    words = " ".join(body.decode(errors="replace").split())[:MAX_EXCERPT_CHARS]
     kind = NodeFailed if status >= 500 else NodeRefused
     said = f"The node {name} answered with status {status}"
     error = kind(f"{said}: {words}" if words else f"{said}.")
@@ -73,8 +76,9 @@ def enveloped(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | 
     return error_body(error, dialect)
 
 
-def respelled(events: bytes, dialect: Dialect) -> bytes | None:
-    """The same for a stream that such an error begins."""
+def in_dialect(events: bytes, dialect: Dialect) -> bytes | None:
+    """Returns an error that begins a stream as an event that the dialect's clients recognize; None
+    if there is none, or if they do so already."""
     body = sse.leading_too_long(events)
     if body is None or not _is_to_respell(body, dialect):
         return None
@@ -82,8 +86,8 @@ def respelled(events: bytes, dialect: Dialect) -> bytes | None:
 
 
 def _is_to_respell(body: bytes, dialect: Dialect) -> bool:
-    """Whether it is the error for a prompt that is too long, in words by which the dialect's
-    clients do not know it."""
+    """Returns True if the error says that the prompt is too long, in words that the dialect's
+    clients do not recognize."""
     if dialect is not Dialect.ANTHROPIC or not sse.is_too_long(body):
         return False
     return not sse.error_message(body).startswith(ANTHROPIC_WORDS)

@@ -1,5 +1,5 @@
-"""Performs the scheduler's actions: opens requests on nodes, and tells scheduler and ledger how
-they ended. Nothing else sends an inference request to a node."""
+"""Performs the scheduler's actions: sends requests to nodes, and reports to scheduler and ledger
+how they ended. Nothing else sends an inference request to a node."""
 
 import asyncio
 import errno
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import (
     DeadlineExceeded,
     NodeAway,
@@ -44,7 +44,7 @@ from router.types import (
     Ticket,
     Verdict,
 )
-from router.upstream.foreign import ForeignAnswer
+from router.upstream.foreign import ForeignResponse
 from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
 from router.upstream.node_client import WholeAnswer
 from serving.log_limiter import LogLimiter
@@ -53,15 +53,15 @@ from serving.terminal.error_text import error_text
 log = logging.getLogger("mlx_fleet.router")
 
 RETRY_AFTER_S = 5
-"""What a caller is told to wait for a node that is away."""
+"""Seconds after which a caller should try again if a node is unreachable."""
 REFUSAL_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
-"""A node's word on the router's token, address or version: the caller's own key was good. A
-redirect is none of the caller's business either: it would lead past the router."""
+"""Statuses by which a node rejects the router's token, address or version, although the caller's
+own key is valid. Redirects are among them, since they would lead around the router."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the router keeps of the requests that it places."""
+class DispatchRecords:
+    """Stores of what the router knows about the requests that it places."""
 
     prefixes: PrefixIndex
     decisions: Decisions
@@ -78,26 +78,32 @@ class Cut(NodeFailed):
 
 
 class Dispatcher:
-    """One route from a ticket to a node and back."""
+    """Sends tickets to nodes and reports their outcomes."""
 
     def __init__(
-        self, fleet: Fleet, watcher: Watcher, ledger: Ledger, placing: Placing, known: Known
+        self,
+        fleet: Fleet,
+        watcher: Watcher,
+        ledger: Ledger,
+        driver: SchedulerDriver,
+        known: DispatchRecords,
     ) -> None:
         self._fleet = fleet
         self._watcher = watcher
         self._ledger = ledger
-        self._placing = placing
+        self._driver = driver
         self._known = known
-        self.traffic = placing.traffic
+        self.traffic = driver.traffic
         self.decisions = known.decisions
         self._plain: set[str] = set()
-        """Servers that do not take what asks them for a count of tokens."""
+        """Ids of servers that refuse the field which requests a token count."""
         self._log_limiter = LogLimiter()
 
     async def place(self, ticket: Ticket) -> Lease:
-        """As `Placing.place`."""
+        """Waits for a lease, as `SchedulerDriver.place`, and records the failure of a request that
+        gets none."""
         try:
-            return await self._placing.place(ticket)
+            return await self._driver.place(ticket)
         except RouterError as error:
             self._known.metrics.request_ended(ticket.model, "", error.code)
             raise
@@ -109,8 +115,8 @@ class Dispatcher:
     async def place_again(
         self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
     ) -> Lease | None:
-        """A lease in place of one whose node failed before content, as `Placing.place_again`; None
-        if no node takes it.
+        """Returns a lease in place of one whose node failed before content, as
+        `SchedulerDriver.place_again`; None if no node can take the ticket.
 
         Raises `DeadlineExceeded`.
         """
@@ -119,7 +125,7 @@ class Dispatcher:
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
         try:
-            return await self._placing.place_again(ticket, lease, how, retry_after_s)
+            return await self._driver.place_again(ticket, lease, how, retry_after_s)
         except DeadlineExceeded:
             raise
         except asyncio.CancelledError:
@@ -130,30 +136,34 @@ class Dispatcher:
         finally:
             self._release_client(lease.node_id)
 
-    def prepare(self, ticket: Ticket, lease: Lease) -> ForeignAnswer | None:
-        """Begins the accounts of an attempt; what reads the answer of a node that keeps none.
+    def prepare(self, ticket: Ticket, lease: Lease) -> ForeignResponse | None:
+        """Starts the usage record of an attempt; returns the reader of the response if the node is
+        a third-party server.
 
-        Raises `NotSent` where its node is not there any more.
+        Raises `NotSent` if the node was removed or restarted.
         """
         view = self._fleet.node(lease.node_id)
         if view is None or self._watcher.client(lease.node_id) is None:
             raise NotSent("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
         if instance_id != lease.instance_id:
-            raise NotSent(f"The node {view.name} has started anew.")
+            raise NotSent(f"The node {view.name} has restarted.")
         reported = view.kind == KIND_AGENT
         if ticket.path != PATH_COUNT_TOKENS:
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
         if reported:
             return None
-        ask = lease.node_id not in self._plain
-        return ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
+        may_add_count = lease.node_id not in self._plain
+        return ForeignResponse(
+            ticket.path, ticket.body, stream=ticket.stream, may_add_count=may_add_count
+        )
 
     def open(
-        self, ticket: Ticket, lease: Lease, foreign: ForeignAnswer | None
+        self, ticket: Ticket, lease: Lease, foreign: ForeignResponse | None
     ) -> Awaitable[Response]:
-        """Sends the ticket to its node; returns at the response's head. `foreign` is what `prepare`
-        made. Raises `OSError` where the connection fails before that."""
+        """Sends the ticket to its node and returns the response once its head has arrived.
+        `foreign` is what `prepare` returned. Raises `OSError` if the connection fails before
+        that."""
         client = self._watcher.client(lease.node_id)
         if client is None:
             raise NotSent("The node was removed from the fleet.")
@@ -161,21 +171,22 @@ class Dispatcher:
             ticket = replace(ticket, body=foreign.body)
         return client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
 
-    def ask_no_more(self, lease: Lease) -> None:
-        """The lease's node does not take what asks it for a count of tokens."""
+    def disable_token_count(self, lease: Lease) -> None:
+        """Notes that the lease's node refuses the field which requests a token count."""
         self._plain.add(lease.node_id)
 
     def watch(self, ticket: Ticket, lease: Lease, is_paused: Callable[[], bool]) -> Progress:
-        """As `StallWatchdog.watch`."""
+        """Watches the request for stalls, as `StallWatchdog.watch`."""
         return self._known.stalls.watch(lease, is_paused, ticket.deadline_s)
 
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
     ) -> WholeAnswer:
-        """Asks a node for something that it holds; its answer, whatever its status.
+        """Forwards a request about an object that a node stores; returns its response, whatever the
+        status.
 
-        Raises `NodeAway` where the node cannot be reached, and what `refused` makes of its refusal
-        of the router.
+        Raises `NodeAway` if the node cannot be reached, and what `refused` returns if it rejects
+        the router.
         """
         client = self._watcher.client(view.node_id)
         if client is None or not view.reachable:
@@ -189,7 +200,7 @@ class Dispatcher:
         return answer
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
-        """The sentence for a connection to the lease's node that broke."""
+        """Returns the error for a broken connection to the lease's node."""
         if isinstance(error, CutOff):
             return Cut(f"The node {self.node_name(lease)} is being drained.")
         if isinstance(error, NotConnected):
@@ -204,34 +215,35 @@ class Dispatcher:
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
 
     def refused(self, lease: Lease, status: int) -> RouterError:
-        """A node's own refusal of the router: no word on the caller's key."""
+        """Returns the error for a node that rejects the router itself; the caller's key is
+        valid."""
         return _refusal(self.node_name(lease), status)
 
     def node_name(self, lease: Lease) -> str:
         return self._fleet.name_of(lease.node_id)
 
     def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
-        """The answer's first content is on its way to the caller."""
+        """Records that the first content of the response is being sent to the client."""
         self._ledger.began(lease)
-        self._placing.on_first_content(lease, time.monotonic() - ticket.arrived_s)
+        self._driver.on_first_content(lease, time.monotonic() - ticket.arrived_s)
 
     def done(
-        self, ticket: Ticket, lease: Lease, outcome: str, answer: ForeignAnswer | None = None
+        self, ticket: Ticket, lease: Lease, outcome: str, answer: ForeignResponse | None = None
     ) -> None:
-        """The request is over, as `outcome` says. Whether an agent served it, its accounts say;
-        what a server of others took, its answer."""
+        """Ends the request with its outcome. An agent's usage record says later whether it was
+        served; a third-party server's usage is read from its response."""
         now_s = time.monotonic()
         view = self._fleet.node(lease.node_id)
         judged_later = view is None or view.kind == KIND_AGENT
         served = outcome == OUTCOME_SERVED and not judged_later
-        self._placing.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
+        self._driver.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
         tokens = answer.tokens if answer else None
         if served and ticket.chain is not None:
             prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if answer is not None and tokens is not None:
             self._known.metrics.third_party_tokens(lease, tokens)
-            accounts = answer.accounts(lease, now_s)
+            accounts = answer.usage_record(lease, now_s)
             self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
         self._ledger.ended(lease, now_s, outcome, tokens)
         self._ended(lease, outcome)
@@ -241,33 +253,33 @@ class Dispatcher:
         self._known.decisions.ended(lease.ticket_id, outcome)
         self._known.metrics.request_ended(lease.model, lease.node_id, outcome)
 
-    def forget(self, node_id: str) -> None:
-        """A node has been removed: its learned times go, and its client once it is idle."""
-        self._placing.on_node_removed(node_id)
+    def forget_node(self, node_id: str) -> None:
+        """Deletes what was learned about a removed node, and closes its client once it is idle."""
+        self._driver.on_node_removed(node_id)
         self._plain.discard(node_id)
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:
         if self._watcher.awaits_release(node_id) and not self.traffic.in_flight(node_id):
             self._watcher.release(node_id)
-            # One that was added again meanwhile keeps what was learned of it since.
+            # A node that was added again meanwhile keeps what was learned since.
             if self._watcher.client(node_id) is None:
-                self._placing.on_node_removed(node_id)
+                self._driver.on_node_removed(node_id)
 
 
 def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
-    """That a node which alone can serve the caller is not there; `otherwise` is what else the
-    caller may do, as the rest of a sentence."""
+    """Returns the error for an unreachable node that alone can serve the caller; `otherwise` names
+    the alternative, as the rest of a sentence."""
     return NodeAway(
-        f"The node {view.name}, which holds this, cannot be reached now; try again later"
+        f"The node {view.name}, which stores this, cannot be reached now; try again later"
         f"{otherwise}.",
         retry_after_s=RETRY_AFTER_S,
     )
 
 
 def _how(error: Exception) -> str:
-    """How a connection broke, as the end of a sentence. The text of an error that is not ours may
-    hold the node's address, which is no caller's business."""
+    """Describes how a connection broke, as the end of a sentence. Messages of other libraries are
+    left out, since they may contain the node's address, which callers must not see."""
     if isinstance(error, UpstreamBroken):
         return f" ({error_text(error)})"
     number = error.errno if isinstance(error, OSError) else None

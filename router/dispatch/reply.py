@@ -1,10 +1,10 @@
-"""The answer to one request, as its caller sees it."""
+"""The response to one request, as its client sees it."""
 
 from router.client import response_headers, sse
 from router.client.error_dialects import dialect_of
-from router.client.keepalive_comments import Silence
+from router.client.keepalive_comments import KeepAlive
 from router.client.response_headers import NodeHead
-from router.dispatch.attempt_outcome import enveloped
+from router.dispatch.attempt_outcome import in_envelope
 from router.dispatch.dispatcher import Dispatcher
 from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
@@ -12,11 +12,12 @@ from serving.http.exchange import Exchange
 
 
 class Reply:
-    """Owner of what has been sent to the caller: a head, then events or a whole body.
+    """Owns what has been sent to the client: a head, then events or a whole body.
 
-    The head of a stream is held until the first bytes of a node, of a server of others until its
-    first content, so that before them every failure is an HTTP status or a retry on another node;
-    after `hold_head_s` of silence the router opens the stream itself and fills it with comments.
+    The head of a stream is withheld until the first bytes of an agent's response, or the first
+    content of a third-party server's, so that before them every failure is an HTTP status or a
+    retry on another node. After `hold_head_s` without data the router starts the stream itself and
+    sends comments.
     """
 
     def __init__(
@@ -26,38 +27,39 @@ class Reply:
         self.dialect = dialect_of(ticket.path)
         self.exchange = exchange
         self.has_content = False
-        """Whether content of an answer, or all of one, has been sent."""
+        """True if content of a response, or all of one, has been sent."""
         self.lease: Lease | None = None
-        """That of the newest attempt; None before the first."""
+        """Lease of the newest attempt; None before the first."""
         self._dispatcher = dispatcher
         self._has_head = exchange.began
         self._head_node = ""
-        """The node that the head names; empty where the router sent it before it knew."""
+        """Id of the node that the head names; empty if the head was sent before the node was
+        known."""
         self._last_events = b""
-        """What was sent last of a stream."""
-        self._silence = Silence(exchange, hold_head_s, self._begin_in_silence, self._filler)
+        """Bytes of the stream that were sent last."""
+        self._keepalive = KeepAlive(exchange, hold_head_s, self._begin_early, self._keepalive_text)
 
     def is_paused(self) -> bool:
-        """Whether the caller takes less than it is sent."""
+        """Returns True if the client reads more slowly than it is sent."""
         return self.exchange.paused
 
-    def wait(self, lease: Lease | None = None) -> None:
-        """Nothing comes for now, of the node of the lease, if any: the silence of a stream is
-        filled once it has lasted."""
+    def begin_wait(self, lease: Lease | None = None) -> None:
+        """Starts the idle interval of a stream, after which keep-alives are sent; `lease` is that
+        of a new attempt."""
         self.lease = lease or self.lease
         if self.ticket.stream:
-            self._silence.lasts()
+            self._keepalive.start()
 
-    def stop_waiting(self) -> None:
-        """Nothing fills the silence any more."""
-        self._silence.end()
+    def end_wait(self) -> None:
+        """Stops keep-alives."""
+        self._keepalive.stop()
 
     # --- streams ---
 
     def begin(self, lease: Lease, head: NodeHead, events: bytes, *, is_refused: bool) -> bytes:
-        """A node's first events are to be sent; the same with what goes before them. Sends the
-        head unless that has been."""
-        self._silence.end()
+        """Sends the head unless it has been sent; returns a node's first events with the comment
+        that goes before them."""
+        self._keepalive.stop()
         if not self._has_head:
             self._send_head(lease, head)
         self.has_content = sse.has_event(events)
@@ -68,17 +70,17 @@ class Reply:
         if self._head_node == lease.node_id:
             return events
         name = self._dispatcher.node_name(lease)
-        cached = response_headers.cached(lease, head.headers)
+        cached = response_headers.cached_tokens(lease, head.headers)
         ignored = head.headers.get(response_headers.IGNORED, b"")
         return sse.fleet_comment(name, lease.model, cached, ignored) + events
 
     def write(self, events: bytes) -> None:
-        """Events of a stream that has begun."""
+        """Sends events of a stream that has begun."""
         self._last_events = events or self._last_events
         self.exchange.write(events)
 
     def fail(self, error: RouterError) -> None:
-        """Ends the answer with an error. Raises it where nothing has been sent."""
+        """Ends the response with an error. Raises it if nothing has been sent."""
         if not self._has_head:
             raise error
         self.exchange.end(sse.error_event(error, self.dialect, self._last_events))
@@ -88,11 +90,12 @@ class Reply:
     def send_whole(
         self, lease: Lease, head: NodeHead, body: bytes, *, is_foreign: bool = False
     ) -> None:
-        """A node's whole answer. `is_foreign`: its errors may be in no dialect's envelope."""
-        self._silence.end()
+        """Sends a node's whole response. If `is_foreign`, its errors may lack the dialect's
+        envelope."""
+        self._keepalive.stop()
         self.has_content = True
         name, status = self._dispatcher.node_name(lease), head.status
-        if is_foreign and (told := enveloped(name, status, body, self.dialect)):
+        if is_foreign and (told := in_envelope(name, status, body, self.dialect)):
             head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
             body = told
         if self._has_head:
@@ -106,7 +109,7 @@ class Reply:
         self._has_head = True
         self._head_node = lease.node_id
         name = self._dispatcher.node_name(lease)
-        headers = response_headers.of_node(self.ticket, lease, name, head, self.dialect)
+        headers = response_headers.relayed_headers(self.ticket, lease, name, head, self.dialect)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         if self.ticket.shows_decision:
@@ -116,10 +119,10 @@ class Reply:
 
     # --- silence ---
 
-    def _begin_in_silence(self) -> None:
+    def _begin_early(self) -> None:
         self._has_head = True
-        self.exchange.begin(200, response_headers.of_silence(self.ticket, self.dialect))
+        self.exchange.begin(200, response_headers.early_headers(self.ticket, self.dialect))
 
-    def _filler(self) -> bytes:
+    def _keepalive_text(self) -> bytes:
         waits_for = self._dispatcher.traffic.waits_for(self.ticket, self.lease)
         return sse.ping(self.dialect, waits_for)

@@ -1,4 +1,4 @@
-"""Brings the scheduler every event, and its actions to those who wait for them."""
+"""Sends events to the scheduler, and its actions to the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _ERRORS: dict[RejectKind, type[RouterError]] = {
 }
 
 
-class Placing:
-    """Owner of the scheduler and of the tickets' waiting tasks."""
+class SchedulerDriver:
+    """Owns the scheduler and the tasks that wait for tickets."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class Placing:
         self.traffic = Traffic(scheduler, fleet, self._waiting, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        """When it fires, on the clock of the moments."""
+        """Time at which the timer fires, on the scheduler's clock."""
         fleet.listen(self._on_fleet)
 
     # --- for those who want a node ---
 
     async def place(self, ticket: Ticket) -> Lease:
-        """A lease, once a node can take the ticket.
+        """Waits until a node can take the ticket; returns the lease.
 
         Raises `UnknownModel`, `NoNodeReady`, `QueueFull` or `DeadlineExceeded`.
         """
@@ -81,8 +81,8 @@ class Placing:
     async def place_again(
         self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
     ) -> Lease:
-        """A lease in place of one whose node failed before content, as `Scheduler.on_failed`.
-        Raises what `place` raises."""
+        """Returns a lease in place of one whose node failed before content, as
+        `Scheduler.on_failed`. Raises what `place` raises."""
         actions = self._scheduler.on_failed(lease, self._moment(), how, retry_after_s)
         own = self._perform(actions, ticket)
         return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
@@ -90,22 +90,24 @@ class Placing:
     # --- events ---
 
     def on_first_content(self, lease: Lease, ttft_s: float) -> None:
-        """The lease's answer has begun, so long after its ticket's arrival."""
+        """Records the first content of the lease's response, `ttft_s` seconds after its ticket
+        arrived."""
         self._decisions.first_content(lease.ticket_id, ttft_s)
         self._metrics.first_content(lease, ttft_s)
         self._perform(self._scheduler.on_first_content(lease, self._moment()))
 
     def on_prefilled(self, lease: Lease) -> None:
-        """The lease's node has its first token, of which its caller sees nothing yet."""
+        """Notes that the lease's node has computed its first token, which is not visible in the
+        response yet."""
         self._perform(self._scheduler.on_first_content(lease, self._moment()))
 
     def on_done(self, lease: Lease, *, served: bool, failed: bool = False) -> None:
-        """As `Scheduler.on_done`."""
+        """Ends the lease, as `Scheduler.on_done`."""
         actions = self._scheduler.on_done(lease, self._moment(), served=served, failed=failed)
         self._perform(actions)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """A node's accounts of a lease that has ended."""
+        """Passes on a node's usage record of a lease that has ended."""
         self._scheduler.on_verdict(verdict)
         self._decisions.on_verdict(verdict)
 
@@ -125,31 +127,32 @@ class Placing:
         return Moment(self._clock(), self._fleet.snapshot)
 
     async def _wait(self, ticket: Ticket, queued: Queued) -> Grant | Reject:
-        answer: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
+        decided: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
         ticket_id, begin_s = ticket.request_id, self._clock()
-        self._waiting[ticket_id] = QueuedTicket(ticket, queued, answer)
+        self._waiting[ticket_id] = QueuedTicket(ticket, queued, decided)
         self._arm()
         try:
-            return await answer
+            return await decided
         except asyncio.CancelledError:
-            self._leave(ticket_id, answer)
+            self._withdraw(ticket_id, decided)
             raise
         finally:
             self._metrics.queue_left(ticket.model, ticket.priority, self._clock() - begin_s)
 
-    def _leave(self, ticket_id: str, answer: asyncio.Future[Grant | Reject]) -> None:
-        """The waiting task is cancelled, perhaps between its grant and its waking."""
+    def _withdraw(self, ticket_id: str, decided: asyncio.Future[Grant | Reject]) -> None:
+        """Removes a ticket whose task is cancelled, perhaps after its grant but before it has
+        woken."""
         if self._waiting.pop(ticket_id, None) is not None:
             self._perform(self._scheduler.on_disconnect(ticket_id, self._moment()))
-        elif answer.done() and not answer.cancelled():
-            granted = answer.result()
+        elif decided.done() and not decided.cancelled():
+            granted = decided.result()
             if isinstance(granted, Grant):
                 self._perform(self._give_back(granted.lease))
 
     def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
-        """Tells those who wait. Returns the last word on the ticket `of`, which does not wait
-        yet."""
-        own: Action = _NOTHING
+        """Sends each action to the task that waits for it. Returns the last action for the ticket
+        `of`, which does not wait yet."""
+        own: Action = _NO_ACTION
         due = deque(actions)
         while due:
             action = due.popleft()
@@ -175,24 +178,25 @@ class Placing:
             self._decisions.rejected(ticket, action)
 
     def _wake(self, action: Grant | Reject) -> list[Action]:
-        """Tells the ticket's task; the actions that follow where that takes no grant any more."""
+        """Wakes the ticket's task; returns the actions that follow if it cannot take a grant any
+        more."""
         waiting = self._waiting.pop(_ticket_id(action), None)
-        if waiting is None or waiting.answer.done():
-            # Its caller has left, and its task has not run since to say so.
+        if waiting is None or waiting.decided.done():
+            # Its client has disconnected, and its task has not run since.
             return self._give_back(action.lease) if isinstance(action, Grant) else []
         if isinstance(action, Reject) and not action.position:
-            told = waiting.told
-            action = replace(action, position=told.position, wait_s=told.wait_s)
-        waiting.answer.set_result(action)
+            queued = waiting.queued
+            action = replace(action, position=queued.position, wait_s=queued.wait_s)
+        waiting.decided.set_result(action)
         return []
 
     def _give_back(self, lease: Lease) -> list[Action]:
-        """A lease that nobody is there to take."""
+        """Ends a lease that no task is there to use."""
         self._decisions.ended(lease.ticket_id, OUTCOME_CANCELLED)
         return self._scheduler.on_done(lease, self._moment(), served=False)
 
     def _arm(self) -> None:
-        """One timer, for the time that the scheduler names."""
+        """Sets one timer, for the time that the scheduler requests."""
         wake_s = self._scheduler.wake_s()
         if wake_s is None:
             if self._timer is not None:
@@ -208,7 +212,7 @@ class Placing:
         self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
 
 
-_NOTHING = Reject("", RejectKind.NO_NODE, "The scheduler said nothing.", 1)
+_NO_ACTION = Reject("", RejectKind.NO_NODE, "The scheduler said nothing.", 1)
 
 
 def _ticket_id(action: Action) -> str:
@@ -216,7 +220,7 @@ def _ticket_id(action: Action) -> str:
 
 
 def _lease(action: Action) -> Lease:
-    """Of a ticket that waits no longer. Raises what it was rejected with."""
+    """Returns the lease of a granted ticket. Raises the error of a rejected one."""
     if isinstance(action, Grant):
         return action.lease
     assert isinstance(action, Reject)

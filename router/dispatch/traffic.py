@@ -1,4 +1,4 @@
-"""What runs on nodes and what waits for one, for those who only look."""
+"""A read-only view of the requests that run on nodes or wait for one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from router.types import (
 
 @dataclass(slots=True)
 class QueuedTicket:
-    """A ticket in the scheduler's queue, and the task that waits for it."""
+    """A ticket in the scheduler's queue, and the future that its request awaits."""
 
     ticket: Ticket
-    told: Queued
-    answer: asyncio.Future[Grant | Reject]
+    queued: Queued
+    decided: asyncio.Future[Grant | Reject]
 
 
 class Traffic:
@@ -42,21 +42,21 @@ class Traffic:
         queue: Mapping[str, QueuedTicket],
         clock: Callable[[], float],
     ) -> None:
-        """`queue`: those who wait, by their tickets' ids."""
+        """`queue` maps the ids of waiting tickets to them."""
         self._scheduler = scheduler
         self._fleet = fleet
         self._queue = queue
         self._clock = clock
 
-    def standing(self, ticket_id: str) -> Queued | None:
-        """Where a ticket stood when it was queued; None for one that does not wait."""
+    def queued(self, ticket_id: str) -> Queued | None:
+        """Returns a ticket's position at the time it was queued; None if it does not wait."""
         waiting = self._queue.get(ticket_id)
-        return waiting.told if waiting else None
+        return waiting.queued if waiting else None
 
     def waits_for(self, ticket: Ticket, lease: Lease | None) -> Queued | Loading | None:
-        """What the ticket waits for, in the queue or on its lease's node; None where that is its
-        answer."""
-        standing = self.standing(ticket.request_id)
+        """Returns what the ticket waits for: its place in the queue or a model's load; None if it
+        waits for its response only."""
+        standing = self.queued(ticket.request_id)
         anywhere = lease is None or standing is not None
         for view in self._fleet.snapshot:
             if view.status is None or not (anywhere or (lease and view.node_id == lease.node_id)):
@@ -67,17 +67,17 @@ class Traffic:
         return standing
 
     def explain(self, ticket: Ticket) -> Decision:
-        """What would be decided now."""
+        """Returns the decision that would be made at this time."""
         return self._scheduler.explain(ticket, Moment(self._clock(), self._fleet.snapshot))
 
     # --- counts ---
 
     def in_flight(self, node_id: str) -> int:
-        """Requests that hold a lease on the node."""
+        """Returns the number of requests that have a lease on the node."""
         return self._scheduler.in_flight(node_id)
 
     def in_flight_on(self, target: Target) -> int:
-        """Requests for the target that are on nodes or wait for one."""
+        """Counts the requests for the target that run on nodes or wait for one."""
         nodes = [view.node_id for view in self._fleet.snapshot if target.is_on(view)]
         queued = sum(
             each.ticket.model == target.model
@@ -92,13 +92,13 @@ class Traffic:
         return self._scheduler.open_leases
 
     def leases_by_node(self) -> dict[str, int]:
-        """By the nodes' ids."""
+        """Returns the number of open leases by node id."""
         return {
             view.node_id: self._scheduler.in_flight(view.node_id) for view in self._fleet.snapshot
         }
 
     def queue_lengths(self) -> list[tuple[tuple[str, str], float]]:
-        """Waiting tickets by model and class."""
+        """Counts waiting tickets by model and class."""
         counts: dict[tuple[str, str], float] = {}
         for each in self._queue.values():
             labels = (each.ticket.model, each.ticket.priority.name.lower())
@@ -106,17 +106,17 @@ class Traffic:
         return list(counts.items())
 
     def queued_models(self) -> frozenset[str]:
-        """Models that tickets wait for."""
+        """Returns the models that tickets wait for."""
         return frozenset(each.ticket.model for each in self._queue.values())
 
     # --- breakers ---
 
     def breakers(self) -> list[Breaker]:
-        """Those that are not closed, by node and model."""
+        """Lists the breakers that are not closed, by node and model."""
         return self._scheduler.breakers(self._clock())
 
     def breaker_states(self) -> list[tuple[tuple[str, str, str], float]]:
-        """1 for each breaker that is not closed, by node, model and state."""
+        """Returns 1 for each breaker that is not closed, by node, model and state."""
         return [
             ((view.name, each.model, each.state.value), 1.0)
             for each in self.breakers()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.fleet.predictions import Predictions
 from router.records.decisions import Decisions
 from router.records.ledger import LedgerListener, UnreportedAttempt
@@ -16,23 +16,23 @@ class UsageFeedback(LedgerListener):
 
     def __init__(
         self,
-        placing: Placing,
+        driver: SchedulerDriver,
         predictions: Predictions,
         decisions: Decisions,
         metrics: Metrics,
         charge: Callable[[Ticket, Lease, UnreportedAttempt], float | None],
     ) -> None:
-        self._placing = placing
+        self._driver = driver
         self._predictions = predictions
         self._decisions = decisions
         self._metrics = metrics
         self._charge = charge
 
     def on_prefilled(self, lease: Lease) -> None:
-        self._placing.on_prefilled(lease)
+        self._driver.on_prefilled(lease)
 
     def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
-        self._placing.on_verdict(verdict)
+        self._driver.on_verdict(verdict)
         ttft_s = verdict.accounts.ttft_s if verdict.accounts else None
         if not ticket.stream and ttft_s is not None:
             waited_s = verdict.lease.granted_s - ticket.arrived_s

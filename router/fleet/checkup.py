@@ -65,9 +65,9 @@ async def _check(record: NodeRecord) -> NodeCheck:
 
 async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
     if record.kind == KIND_OPENAI:
-        names = await client.foreign_models()
+        names = await client.control.foreign_models()
         return "ok", Finding.OK, f"It answers, and lists {len(names)} models."
-    status = await client.status()
+    status = await client.control.status()
     if status.node_id != record.id:
         return (
             "fail",

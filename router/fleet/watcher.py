@@ -209,11 +209,11 @@ class Watcher:
         self._fleet.lost(watched.record.id, loss.reason, silent=loss.silent)
 
     async def _follow(self, watched: _Watched) -> None:
-        stream = watched.client.events(watched.instance_id, watched.last_seq)
+        stream = watched.client.control.events(watched.instance_id, watched.last_seq)
         pace = watched.pace
         async with aclosing(stream) as events:
             async for event in events:
-                if (rest_s := pace.heard(event)) is not None:
+                if (rest_s := pace.on_event(event)) is not None:
                     await asyncio.sleep(rest_s)
                 if isinstance(event, StatusEvent):
                     self._on_status(watched, event.status)
@@ -289,7 +289,7 @@ class Watcher:
 
     async def _poll(self, watched: _Watched) -> None:
         while True:
-            watched.listed = await watched.client.foreign_models()
+            watched.listed = await watched.client.control.foreign_models()
             self._on_list(watched)
             await asyncio.sleep(FOREIGN_POLL_S)
 

@@ -1,22 +1,22 @@
-"""When an action may be tried again, and why it failed; what nodes were told, and when they have to
-hear it again. The clock is given."""
+"""Retry times and failures of actions, and what was last sent to each node. The clock is passed
+in."""
 
 from collections.abc import Callable, Mapping
 
 from node.protocol.lifecycle import POLICIES_LAPSE_S
-from router.lifecycle.reconcile import Action, Push
+from router.lifecycle.reconcile import Action, PushPolicies
 
 RETRY_S = 5.0
-"""Until what a node did not do is asked of it again."""
+"""Seconds until an action that a node did not perform is retried."""
 RENEW_S = POLICIES_LAPSE_S / 10
-"""Until a node is told again what is asked of it, which it would forget."""
+"""Seconds until a node is sent its policies again, since it forgets them after a while."""
 
 _Kind = tuple[str, str, str]
-"""What, on which node, with which model."""
+"""(action, node id, model)."""
 
 
 class Attempts:
-    """Owner of what is known of each kind of action from when it was tried last."""
+    """Owns the retry times and last failures of actions."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -27,27 +27,29 @@ class Attempts:
         return len(self._retry_at_s)
 
     def must_wait(self, action: Action, *, is_new: bool) -> bool:
-        """One that `is_new` waits only where one like it failed."""
+        """Returns True if the action must wait for its retry time; one that `is_new` only if it
+        failed before."""
         kind = _kind(action)
         if is_new and kind not in self._failures:
             return False
         return self._retry_at_s.get(kind, 0.0) > self._clock()
 
     def on_done(self, action: Action) -> None:
-        """It is not tried at once again: what the node tells of itself may be older."""
+        """Delays a repetition of the action, since the node's status may be older than it."""
         self._failures.pop(_kind(action), None)
         self._retry_at_s[_kind(action)] = self._clock() + RETRY_S
 
     def on_failed(self, action: Action, why: str, retry_s: float) -> bool:
-        """Whether that is news."""
+        """Records the failure; returns True if the previous attempt had not failed."""
         kind = _kind(action)
-        is_news = kind not in self._failures
+        is_first = kind not in self._failures
         self._failures[kind] = why
         self._retry_at_s[kind] = self._clock() + retry_s
-        return is_news
+        return is_first
 
     def failure(self, what: type[Action], model: str, node_id: str) -> str | None:
-        """Why it failed where it was tried last and did; without a node, on any."""
+        """Returns the reason why its last attempt failed, if it did; without a node id, on any
+        node."""
         for (name, where, of), why in self._failures.items():
             if (name, of) == (what.__name__, model) and node_id in ("", where):
                 return why
@@ -60,23 +62,27 @@ class Attempts:
 
 
 class Pushes:
-    """Owner of what each node has been told last."""
+    """Owns what was last sent to each node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._told: dict[str, tuple[Push, float]] = {}
+        self._sent: dict[str, tuple[PushPolicies, float]] = {}
 
-    def fresh(self) -> Mapping[str, Push]:
-        """What need not be said again, by node."""
+    def fresh(self) -> Mapping[str, PushPolicies]:
+        """Returns the pushes that need not be repeated, by node."""
         since_s = self._clock() - RENEW_S
-        return {node_id: push for node_id, (push, at_s) in self._told.items() if at_s > since_s}
+        return {node_id: push for node_id, (push, at_s) in self._sent.items() if at_s > since_s}
 
-    def on_told(self, push: Push) -> None:
-        self._told[push.node_id] = push, self._clock()
+    def on_sent(self, push: PushPolicies) -> None:
+        self._sent[push.node_id] = push, self._clock()
 
     def forget_node(self, node_id: str) -> None:
-        self._told.pop(node_id, None)
+        self._sent.pop(node_id, None)
 
 
 def _kind(action: Action) -> _Kind:
-    return type(action).__name__, action.node_id, "" if isinstance(action, Push) else action.model
+    return (
+        type(action).__name__,
+        action.node_id,
+        "" if isinstance(action, PushPolicies) else action.model,
+    )

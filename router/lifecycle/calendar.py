@@ -1,4 +1,4 @@
-"""What schedules ask for at a moment. No clock, no I/O."""
+"""Computes what schedules require at a given time. No clock, no I/O."""
 
 from dataclasses import dataclass, replace
 
@@ -7,12 +7,13 @@ from router.lifecycle.crons import latest_due_s, next_due_s, trigger_of
 
 LOAD, UNLOAD = "load", "unload"
 OLDEST_S = 24 * 3600.0
-"""A due time that was missed for longer is noted, but not acted upon."""
+"""Seconds after which a missed due time is recorded without acting on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A due time that has not been noted. Of a schedule the latest `acts`, if young enough."""
+    """A due time that has not been recorded. Only the latest one of a schedule `acts`, if it is
+    recent enough."""
 
     what: str
     at_s: float
@@ -20,7 +21,7 @@ class Due:
 
 
 def lines_of(record: ScheduleRecord) -> dict[str, str]:
-    """Its cron lines, by what they do."""
+    """Returns the schedule's cron lines by action."""
     lines = {LOAD: record.load_cron, UNLOAD: record.unload_cron}
     return {what: line for what, line in lines.items() if line is not None}
 
@@ -30,7 +31,7 @@ def fired_s(record: ScheduleRecord, what: str) -> float | None:
 
 
 def due_times(record: ScheduleRecord, now_s: float) -> list[Due]:
-    """The latest due time of each line that was not noted, oldest first."""
+    """Returns the latest unrecorded due time of each line, oldest first."""
     found = []
     for what, line in lines_of(record).items():
         after_s = fired_s(record, what) or record.created_at_s
@@ -45,7 +46,7 @@ def due_times(record: ScheduleRecord, now_s: float) -> list[Due]:
 
 
 def next_times(record: ScheduleRecord, now_s: float) -> dict[str, float | None]:
-    """When each line is due next."""
+    """Returns the next due time of each line."""
     return {
         what: next_due_s(trigger_of(line, record.timezone), now_s)
         for what, line in lines_of(record).items()
@@ -53,14 +54,15 @@ def next_times(record: ScheduleRecord, now_s: float) -> dict[str, float | None]:
 
 
 def keeps(record: ScheduleRecord) -> bool:
-    """Whether the model is kept now: its load was due, and it has an unload that was not since."""
+    """Returns True if the schedule keeps the model loaded at this time: its load was due, and its
+    unload has not been since."""
     if record.unload_cron is None or record.load_fired_s is None:
         return False
     return record.unload_fired_s is None or record.unload_fired_s < record.load_fired_s
 
 
-def noted(record: ScheduleRecord, due: Due) -> ScheduleRecord:
-    """The schedule once the due time is noted, in place of what was pending."""
+def with_due(record: ScheduleRecord, due: Due) -> ScheduleRecord:
+    """Returns the schedule with the due time recorded as pending."""
     pending = due.what if due.acts else None
     if due.what == LOAD:
         return replace(record, load_fired_s=due.at_s, pending=pending)

@@ -1,4 +1,4 @@
-"""Cron lines: what they mean, and when they are due. No clock."""
+"""Parses cron lines and computes their due times. No clock."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfoNotFoundError
@@ -9,40 +9,42 @@ _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _WINDOW_S = 60.0
 
 
-class NoCron(ValueError):
-    """The line is no cron line, or its time zone is none."""
+class InvalidCron(ValueError):
+    """The line is not a valid cron line, or its time zone does not exist."""
 
 
-class NoTimezone(NoCron):
+class UnknownTimezone(InvalidCron):
     """There is no such time zone."""
 
 
 def trigger_of(line: str, timezone: str) -> CronTrigger:
-    """The due times of a line of five fields. Raises `NoCron` with a sentence."""
+    """Parses a line of five fields. Raises `InvalidCron` with a sentence."""
     fields = line.split()
     if len(fields) != 5:
-        raise NoCron(f"{line!r} is no cron line; one has five fields, such as '0 8 * * 1-5'.")
+        raise InvalidCron(
+            f"{line!r} is not a cron line; one has five fields, such as '0 8 * * 1-5'."
+        )
     names = ("minute", "hour", "day", "month")
     try:
         parts = dict(zip(names, fields, strict=False))
         return CronTrigger(day_of_week=_weekdays(fields[4]), timezone=timezone, **parts)
     except ZoneInfoNotFoundError:
-        raise NoTimezone(
-            f"There is no time zone {timezone!r}; one is called like Europe/Berlin."
+        raise UnknownTimezone(
+            f"There is no time zone {timezone!r}; an example is Europe/Berlin."
         ) from None
     except (ValueError, TypeError) as error:
-        raise NoCron(f"{line!r} is no cron line: {error}.") from None
+        raise InvalidCron(f"{line!r} is not a cron line: {error}.") from None
 
 
 def next_due_s(trigger: CronTrigger, after_s: float) -> float | None:
-    """The first due time after that; None where there is none ever."""
+    """Returns the first due time after that; None if there is none."""
     after = datetime.fromtimestamp(after_s, trigger.timezone) + timedelta(microseconds=1)
     due = trigger.get_next_fire_time(None, after)
     return None if due is None else float(due.timestamp())
 
 
 def latest_due_s(trigger: CronTrigger, after_s: float, until_s: float) -> float | None:
-    """The last due time after `after_s` and not after `until_s`; None where there is none."""
+    """Returns the last due time after `after_s` and up to `until_s`; None if there is none."""
     found, due, span_s = None, next_due_s(trigger, after_s), _WINDOW_S
     if due is None or due > until_s:
         return None
@@ -55,7 +57,7 @@ def latest_due_s(trigger: CronTrigger, after_s: float, until_s: float) -> float 
 
 
 def _weekdays(field: str) -> str:
-    """The days by name: APScheduler's numbers begin at Monday, those of cron at Sunday."""
+    """Converts days to names, since APScheduler counts them from Monday and cron from Sunday."""
     return ",".join(day for part in field.split(",") for day in _days_of(part.lower()))
 
 

@@ -1,7 +1,7 @@
-"""What has to be done so that nodes hold what is wanted of them: from what they told, to actions.
+"""Computes the actions that make nodes match policies and schedules.
 
-Pure. Each plan is made from the whole state, never from what has changed, so that it does not
-matter which change was missed.
+Pure. Each plan is made from the whole state and not from changes, so that a missed change does no
+harm.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,145 +14,150 @@ from router.lifecycle.sources import sources
 from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
 from router.types import NodeView
 
-HELD = (ModelState.READY, ModelState.LOADING)
+IN_MEMORY = (ModelState.READY, ModelState.LOADING)
+"""States in which a model occupies memory and is not being unloaded."""
 
-Asked = dict[str, ModelPolicy]
-"""Of one node, by model."""
+NodePolicies = dict[str, ModelPolicy]
+"""Policies of one node, by model."""
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What is wanted of a model; of one that an admin has pinned, or that a schedule keeps."""
+class Requirement(msgspec.Struct, frozen=True):
+    """A requirement for a model's residency, from a policy or a schedule."""
 
     model: str
     node_id: str
-    """Empty: of every node that has it."""
+    """Empty for every node that has the model."""
     pinned: bool = False
     keep_alive_s: float | None = None
 
 
-class Push(msgspec.Struct, frozen=True):
-    """Tell the node what is asked of its models."""
+class PushPolicies(msgspec.Struct, frozen=True):
+    """Sends the node its policies."""
 
     node_id: str
     instance_id: str
-    asked: Asked
+    policies: NodePolicies
     rests: bool = False
-    """Under maintenance: pins of its own do not hold either."""
+    """True under maintenance: then pins of the node's own do not apply either."""
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadModel(msgspec.Struct, frozen=True):
     node_id: str
     model: str
 
 
-class Unload(msgspec.Struct, frozen=True):
+class UnloadModel(msgspec.Struct, frozen=True):
     node_id: str
     model: str
     generation: int
     min_idle_s: float
 
 
-class Pull(msgspec.Struct, frozen=True):
-    """Go on with a copy that was cut short."""
+class PullModel(msgspec.Struct, frozen=True):
+    """Continues a copy that was interrupted."""
 
     node_id: str
     model: str
     sources: tuple[str, ...]
-    """Nodes that have it, those with fewest requests first."""
+    """Ids of nodes that have the model, those with the fewest requests first."""
 
 
-Action = Push | Load | Unload | Pull
+Action = PushPolicies | LoadModel | UnloadModel | PullModel
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a schedule was due to do."""
+    """The action that a schedule was due for."""
 
     loads: bool
-    """Else it unloads."""
+    """True to load, False to unload."""
     model: str
     node_id: str
-    """Empty: there is no place to load it now, or it is to leave every node."""
+    """Empty if there is no node to load it on, or if it is unloaded from every node."""
 
 
-def asked_of(view: NodeView, wishes: Iterable[Wish]) -> Asked:
-    """What is asked of the node. What is said of it alone goes before what is said of all; under
-    maintenance nothing is kept."""
+def policies_for(view: NodeView, requirements: Iterable[Requirement]) -> NodePolicies:
+    """Returns the node's policies. Requirements for this node take precedence over those for all;
+    under maintenance there are none."""
     if view.state == MAINTENANCE:
         return {}
-    asked: Asked = {}
+    policies: NodePolicies = {}
     own = view.model_names()
-    for wish in sorted(wishes, key=lambda wish: bool(wish.node_id)):
-        if wish.node_id != view.node_id and (wish.node_id or wish.model not in own):
+    for each in sorted(requirements, key=lambda each: bool(each.node_id)):
+        if each.node_id != view.node_id and (each.node_id or each.model not in own):
             continue
-        before = asked.get(wish.model, ModelPolicy())
-        keep_alive_s = before.keep_alive_s if wish.keep_alive_s is None else wish.keep_alive_s
-        asked[wish.model] = ModelPolicy(before.pinned or wish.pinned, keep_alive_s)
-    return asked
+        before = policies.get(each.model, ModelPolicy())
+        keep_alive_s = before.keep_alive_s if each.keep_alive_s is None else each.keep_alive_s
+        policies[each.model] = ModelPolicy(before.pinned or each.pinned, keep_alive_s)
+    return policies
 
 
 def plan(
-    fleet: Iterable[NodeView], wishes: Iterable[Wish], pushed: Mapping[str, Push]
+    fleet: Iterable[NodeView],
+    requirements: Iterable[Requirement],
+    pushed: Mapping[str, PushPolicies],
 ) -> list[Action]:
-    """What is to be done now; `pushed` is what each node has been told last."""
-    wishes, fleet = list(wishes), tuple(fleet)
+    """Returns the actions due at this time; `pushed` is what was last sent to each node."""
+    requirements, fleet = list(requirements), tuple(fleet)
     actions: list[Action] = []
     for view in fleet:
         if view.kind == KIND_AGENT and view.reachable and view.status is not None:
-            actions += _plan_node(view, asked_of(view, wishes), pushed.get(view.node_id))
+            actions += _plan_node(view, policies_for(view, requirements), pushed.get(view.node_id))
             actions += _plan_pulls(view, fleet)
     return actions
 
 
-def _plan_pulls(view: NodeView, fleet: tuple[NodeView, ...]) -> list[Pull]:
-    """Copies that stand still while somebody has the model. Under maintenance nothing comes."""
+def _plan_pulls(view: NodeView, fleet: tuple[NodeView, ...]) -> list[PullModel]:
+    """Returns pulls that are stuck although another node has the model; none under maintenance."""
     stuck = (each for each in _models(view) if each.wants_peer and each.retry_after_s <= 0)
     actions = []
     for model in stuck if view.state != MAINTENANCE else ():
         found = sorted(sources(fleet, model.name, view), key=_leases)
         if found:
             ids = tuple(each.node_id for each in found)
-            actions.append(Pull(view.node_id, model.name, ids))
+            actions.append(PullModel(view.node_id, model.name, ids))
     return actions
 
 
-def _plan_node(view: NodeView, asked: Asked, told: Push | None) -> list[Action]:
+def _plan_node(view: NodeView, policies: NodePolicies, sent: PushPolicies | None) -> list[Action]:
     assert view.status is not None
     actions: list[Action] = []
-    push = Push(view.node_id, view.status.instance_id, asked, view.state == MAINTENANCE)
+    push = PushPolicies(view.node_id, view.status.instance_id, policies, view.state == MAINTENANCE)
     rests = view.status.rests
-    if told != push or any(falls_short(each, asked, rests=rests) for each in view.status.models):
+    if sent != push or any(falls_short(each, policies, rests=rests) for each in view.status.models):
         actions.append(push)
     for model in view.status.models:
         if view.state == MAINTENANCE and model.state is ModelState.READY and not model.leases:
-            actions.append(Unload(view.node_id, model.name, model.generation, 0.0))
-        policy = asked.get(model.name)
+            actions.append(UnloadModel(view.node_id, model.name, model.generation, 0.0))
+        policy = policies.get(model.name)
         if _takes(view) and policy is not None and policy.pinned and may_load(model):
-            actions.append(Load(view.node_id, model.name))
+            actions.append(LoadModel(view.node_id, model.name))
     return actions
 
 
-def steps(step: Step, fleet: Iterable[NodeView], wishes: Iterable[Wish]) -> list[Action] | None:
-    """What brings the step further now; None where it is done. What is pinned does not leave."""
+def steps(
+    step: Step, fleet: Iterable[NodeView], requirements: Iterable[Requirement]
+) -> list[Action] | None:
+    """Returns the next actions of the step; None if it is done. Pinned models are not unloaded."""
     if step.loads:
         return _steps_to_load(step, [view for view in fleet if view.node_id == step.node_id])
     views = [view for view in fleet if step.node_id in ("", view.node_id)]
     known = [view for view in views if view.reachable and view.status is not None]
     if step.node_id and not known:
         return []
-    wishes = list(wishes)
+    requirements = list(requirements)
     held = [
         (view, model)
         for view in known
         for model in _models(view)
         if model.name == step.model
-        and model.state in HELD
-        and not asked_of(view, wishes).get(model.name, ModelPolicy()).pinned
+        and model.state in IN_MEMORY
+        and not policies_for(view, requirements).get(model.name, ModelPolicy()).pinned
     ]
     if not held:
         return None
-    # One that is pinned still waits for its node to hear that it is no longer.
+    # A model that the node still reports as pinned waits until the node has its new policies.
     return [
-        Unload(view.node_id, model.name, model.generation, 0.0)
+        UnloadModel(view.node_id, model.name, model.generation, 0.0)
         for view, model in held
         if model.state is ModelState.READY and not model.leases and not model.pinned
     ]
@@ -163,14 +168,15 @@ def _steps_to_load(step: Step, views: list[NodeView]) -> list[Action] | None:
     found = [model for view in able for model in _models(view) if model.name == step.model]
     if any(model.state is ModelState.READY for model in found):
         return None
-    return [Load(step.node_id, step.model) for model in found if may_load(model)]
+    return [LoadModel(step.node_id, step.model) for model in found if may_load(model)]
 
 
-def falls_short(model: ModelStatus, asked: Asked, *, rests: bool = False) -> bool:
-    """Whether the node keeps the model for less long than was asked: another router may want more
-    of it, none can want less, but for one under which it `rests`."""
-    policy = asked.get(model.name)
-    if policy is None or model.state not in HELD:
+def falls_short(model: ModelStatus, policies: NodePolicies, *, rests: bool = False) -> bool:
+    """Returns True if the node keeps the model for less time than required. Another router's
+    policies can extend that time but not shorten it, unless that router has the node under
+    maintenance (`rests`)."""
+    policy = policies.get(model.name)
+    if policy is None or model.state not in IN_MEMORY:
         return False
     if policy.pinned and not model.pinned:
         return not rests
@@ -181,20 +187,20 @@ def falls_short(model: ModelStatus, asked: Asked, *, rests: bool = False) -> boo
 
 
 def may_load(model: ModelStatus) -> bool:
-    """Whether it is whole, not in memory, and may be tried now."""
+    """Returns True if the model is complete, not loaded, and not waiting for a retry."""
     if model.state is ModelState.FAILED:
         return model.retry_after_s <= 0
     return model.state is ModelState.ON_DISK
 
 
-def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[Unload]:
-    """Models that have been idle for longer than they are kept; `queued` are those that requests
-    wait for in the router."""
+def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[UnloadModel]:
+    """Returns unloads of models that have been idle for longer than their keep-alive; `queued` are
+    the models that requests in the router wait for."""
     if view.kind != KIND_AGENT or not view.reachable or view.status is None:
         return []
     since_s = max(0.0, now_s - view.status_at_s)
     return [
-        Unload(view.node_id, model.name, model.generation, model.keep_alive_s)
+        UnloadModel(view.node_id, model.name, model.generation, model.keep_alive_s)
         for model in view.status.models
         if model.state is ModelState.READY
         and not model.pinned
@@ -207,8 +213,8 @@ def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[Unload]:
 
 
 def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
-    """The id of the node where a model is to be that may be anywhere: where it was put already,
-    else where it is loaded, else the one with most free memory; empty where there is none."""
+    """Returns the id of the best node for a model that may be on any: where it was placed before,
+    else where it is loaded, else the one with the most free memory; empty if there is none."""
     best, best_rank = "", (False, False, 0)
     for view in fleet:
         if view.kind != KIND_AGENT or not _takes(view) or not view.reachable:
@@ -217,15 +223,15 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
         if told is None or view.status is None or told.state is ModelState.PULLING:
             continue
         free = view.status.memory_budget_bytes - view.status.memory_leased_bytes
-        rank = (view.node_id == current, told.state in HELD, free)
+        rank = (view.node_id == current, told.state in IN_MEMORY, free)
         if not best or rank > best_rank:
             best, best_rank = view.node_id, rank
     return best
 
 
 def _takes(view: NodeView) -> bool:
-    """Whether models may be loaded there that nobody has asked for yet: no router, this or another,
-    has it under maintenance."""
+    """Returns True if further models may be loaded on the node; False if this or another router has
+    it under maintenance."""
     return view.state == ACTIVE and view.status is not None and not view.status.rests
 
 

@@ -1,4 +1,4 @@
-"""Where a model can be copied from: the nodes that have all of it, by what they told.
+"""Finds the nodes that a model can be copied from.
 
 Pure.
 """
@@ -13,7 +13,7 @@ from serving.own_machine import is_loopback
 
 
 def sources(fleet: Iterable[NodeView], model: str, to: NodeView) -> list[NodeView]:
-    """The agents that `to` can copy the model from."""
+    """Returns the agents that `to` can copy the model from."""
     return [
         view
         for view in fleet
@@ -21,15 +21,15 @@ def sources(fleet: Iterable[NodeView], model: str, to: NodeView) -> list[NodeVie
     ]
 
 
-def hidden(fleet: Iterable[NodeView], model: str, to: NodeView) -> NodeView | None:
-    """One that has the model, but where `to` does not find it."""
+def unreachable_source(fleet: Iterable[NodeView], model: str, to: NodeView) -> NodeView | None:
+    """Returns a node that has the model, but at an address which `to` cannot reach."""
     return next(
         (view for view in fleet if has_whole(view, model) and not can_reach(to, view)), None
     )
 
 
 def has_whole(view: NodeView, model: str) -> bool:
-    """Whether it is an agent that can be reached and has all of the model on disk."""
+    """Returns True if it is a reachable agent that has the whole model on disk."""
     if view.kind != KIND_AGENT or not view.reachable or view.status is None:
         return False
     return any(
@@ -38,7 +38,7 @@ def has_whole(view: NodeView, model: str) -> bool:
 
 
 def can_reach(to: NodeView, source: NodeView) -> bool:
-    """Whether the address of `source` that the router has means the same machine for `to`."""
+    """Returns True if the router's address of `source` means the same machine for `to`."""
     return not _is_local(source) or _is_local(to)
 
 

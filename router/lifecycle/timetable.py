@@ -1,4 +1,4 @@
-"""The schedules: which of their due times have passed, and what of them is not done yet."""
+"""The schedules: their due times and pending actions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from registry import schedules
 from registry.db import Registry
 from registry.errors import RegistryError, RegistryUnwritable
 from registry.records import ScheduleRecord
-from router.lifecycle.calendar import due_times, noted
+from router.lifecycle.calendar import due_times, with_due
 
 log = logging.getLogger("mlx_fleet.lifecycle")
 
 
 class Timetable:
-    """Owner of the schedules, as the registry has them."""
+    """Owns the schedules, as they are in the registry."""
 
     def __init__(
         self, registry: Registry, wall: Callable[[], float], records: Iterable[ScheduleRecord]
     ) -> None:
         self._registry = registry
-        self._wall = wall
+        self.wall = wall
         self._records = {each.id: each for each in records}
         self._unwritten: set[str] = set()
-        """Those of which the registry still has something pending that is done."""
+        """Ids of schedules whose pending action is done but not yet cleared in the registry."""
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def records(self) -> tuple[ScheduleRecord, ...]:
         return tuple(self._records.values())
+
+    def pending(self, schedule_id: str) -> str | None:
+        """Returns the pending action of the schedule, "load" or "unload"."""
+        record = self.find(schedule_id)
+        return record.pending if record else None
 
     def find(self, schedule_id: str) -> ScheduleRecord | None:
         return self._records.get(schedule_id)
@@ -46,7 +51,7 @@ class Timetable:
         return self._records.pop(schedule_id)
 
     def done(self, schedule_id: str) -> None:
-        """What was pending is done."""
+        """Clears the pending action."""
         self._records[schedule_id] = replace(self._records[schedule_id], pending=None)
         self._unwritten.add(schedule_id)
         task = asyncio.create_task(self._write_done())
@@ -54,13 +59,12 @@ class Timetable:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Returns when the registry has what is done, and nothing is being written."""
+        """Returns once the registry has all cleared actions and nothing is being written."""
         await asyncio.gather(*self._tasks)
         await self._write_done()
 
     async def settle(self) -> None:
-        """Notes every due time that was not noted, before it is acted upon, so that none is
-        twice."""
+        """Records every new due time before it is acted on, so that none is acted on twice."""
         await self._write_done()
         async with self._writing:
             for record in self.records:
@@ -72,14 +76,14 @@ class Timetable:
                 try:
                     await self._registry.write(partial(schedules.settle, schedule_id=schedule_id))
                 except RegistryUnwritable:
-                    return  # the registry has said so
+                    return  # the registry has logged it
                 except RegistryError:
-                    log.exception("%s cannot be written; it is tried again", schedule_id)
+                    log.exception("%s cannot be written; it will be retried", schedule_id)
                     return
                 self._unwritten.discard(schedule_id)
 
     async def _write_due(self, record: ScheduleRecord) -> None:
-        for due in due_times(record, self._wall()):
+        for due in due_times(record, self.wall()):
             fire = partial(
                 schedules.fire,
                 schedule_id=record.id,
@@ -90,12 +94,12 @@ class Timetable:
             try:
                 fired = await self._registry.write(fire)
             except RegistryUnwritable:
-                return  # the registry has said so
+                return  # the registry has logged it
             except RegistryError:
-                log.exception("the schedule %s cannot be written; it is tried again", record.id)
+                log.exception("the schedule %s cannot be written; it will be retried", record.id)
                 return
             current = self._records.get(record.id)
             if current is None:
                 return  # removed meanwhile
-            self._records[record.id] = noted(current, due if fired else replace(due, acts=False))
+            self._records[record.id] = with_due(current, due if fired else replace(due, acts=False))
             self._unwritten.discard(record.id)

@@ -1,4 +1,4 @@
-"""How the router proves itself to a node. The one place that knows what a credential is made of."""
+"""Credentials by which the router authenticates itself to nodes, and checks of node addresses."""
 
 from urllib.parse import SplitResult, urlsplit
 
@@ -9,17 +9,18 @@ from serving.own_machine import is_loopback
 
 
 class NodeCredential(msgspec.Struct, frozen=True):
-    """A bearer token for one node, and whether it may travel over plain HTTP off loopback."""
+    """A bearer token for one node; `allow_plain_http` is True if it may be sent over plain HTTP off
+    loopback."""
 
     token: str = ""
-    """Empty for a foreign server that asks for none."""
+    """Empty for a third-party server that requires none."""
     allow_plain_http: bool = False
 
     def __repr__(self) -> str:
         return f"NodeCredential(token='…', allow_plain_http={self.allow_plain_http})"
 
     def check(self) -> None:
-        """Raises `BadRequest` for a token that no HTTP header can carry."""
+        """Raises `BadRequest` for a token that no HTTP header can contain."""
         if not all("!" <= char <= "~" for char in self.token):
             raise BadRequest(
                 "A token has letters, digits and signs only; was a line break copied with it?",
@@ -30,7 +31,7 @@ class NodeCredential(msgspec.Struct, frozen=True):
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
 
     def text(self) -> str:
-        """For the registry."""
+        """Encodes the credential for the registry."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
@@ -39,9 +40,9 @@ class NodeCredential(msgspec.Struct, frozen=True):
 
 
 def check_node_url(url: str, credential: NodeCredential) -> str:
-    """The node's base URL without a trailing slash.
+    """Returns the node's base URL without a trailing slash.
 
-    Raises `BadRequest` for what is not an http(s) base URL, `PlainHttpRefused` for plain HTTP to
+    Raises `BadRequest` for anything but an http(s) base URL, `PlainHttpRefused` for plain HTTP to
     another machine that the admin has not allowed.
     """
     parts = _split(url if "://" in url else f"http://{url}")
@@ -52,7 +53,7 @@ def check_node_url(url: str, credential: NodeCredential) -> str:
         )
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadRequest(
-            "A node's address holds no user, password or query; give the token with --token.",
+            "A node's address has no user, password or query; give the token with --token.",
             param="url",
         )
     if (
@@ -65,7 +66,7 @@ def check_node_url(url: str, credential: NodeCredential) -> str:
 
 
 def _split(url: str) -> SplitResult | None:
-    """None where the address cannot be parsed, or its port is no port."""
+    """Returns None if the address or its port is not valid."""
     if any(char.isspace() for char in url):
         return None
     try:

@@ -1,6 +1,6 @@
-"""Answers of servers of others. They keep no accounts for us, so they are asked within the request
-for the tokens that it took, and what the caller did not ask for is taken out again. They begin a
-stream before there is content, and may not end it after its last event."""
+"""Reads responses of third-party servers. These report no usage, so the router requests token
+counts within the request and removes them from the response if the caller did not request them.
+Their streams begin before there is content, and may stay open after the last event."""
 
 import re
 from typing import Any
@@ -15,19 +15,19 @@ from router.types import Lease, Tokens
 from router.upstream import foreign_events
 from router.upstream.foreign_events import Ending
 
-ASKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
-"""Elsewhere a stream says it by itself."""
+COUNT_ON_REQUEST_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+"""Paths whose streams have token counts only on request."""
 REFUSAL_STATUSES = frozenset((400, 422))
 _FIELD = "stream_options"
 _ASK = msgspec.Raw(b'{"include_usage":true}')
 _COUNT = re.compile(rb'"usage"\s*:\s*\{')
-"""Many servers have a `usage` of null in each event before the one that counts."""
+"""Many servers send `"usage": null` in each event before the one with the counts."""
 _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 _Count = Told | None
-"""A server that says more is not believed."""
+"""A token count with an upper bound; larger values are not believed."""
 
 
 class _Cached(msgspec.Struct):
@@ -35,7 +35,7 @@ class _Cached(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """A count in OpenAI's words, or in Anthropic's."""
+    """Token counts in OpenAI's or Anthropic's fields."""
 
     prompt_tokens: _Count = None
     completion_tokens: _Count = None
@@ -48,7 +48,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Timings(msgspec.Struct):
-    """Of llama.cpp."""
+    """Timings of llama.cpp."""
 
     cache_n: _Count = None
 
@@ -58,7 +58,8 @@ class _Within(msgspec.Struct):
 
 
 class _Part(msgspec.Struct):
-    """What may hold a count: an answer, an event, a message or response within one."""
+    """Any object that may contain token counts: a response, an event, a message or response within
+    one."""
 
     choices: msgspec.Raw = msgspec.Raw()
     usage: _Usage | None = None
@@ -71,26 +72,27 @@ _decode = msgspec.json.Decoder(_Part).decode
 _decode_any = msgspec.json.Decoder().decode
 
 
-class ForeignAnswer:
-    """One attempt at a server of others: the body to send, and the count in its answer."""
+class ForeignResponse:
+    """One attempt at a third-party server: the body to send, and the token counts of its
+    response."""
 
-    def __init__(self, path: str, body: bytes, *, stream: bool, ask: bool) -> None:
-        """`ask`: whether the server takes the field that asks for a count."""
+    def __init__(self, path: str, body: bytes, *, stream: bool, may_add_count: bool) -> None:
+        """`may_add_count` is True if the server accepts the field that requests token counts."""
         self.body = body
         self.tokens: Tokens | None = None
-        """As far as the answer has told."""
+        """Token counts found so far."""
         self.first_content_s: float | None = None
-        """When a stream began, as its relay has seen it."""
-        self.asks = False
-        """Whether the body asks for what its caller did not."""
+        """Time of a stream's first content, set by its attempt."""
+        self.adds_count = False
+        """True if the body requests token counts that its caller did not."""
         self.ending: Ending | None = None
-        """Of a stream whose last event has come."""
+        """Outcome of a stream that has ended; None before its last event."""
         self._opening = b""
-        """Of a stream, what came before any content."""
-        if ask and stream and path in ASKED_PATHS:
-            self._ask()
+        """Events of a stream that precede all content."""
+        if may_add_count and stream and path in COUNT_ON_REQUEST_PATHS:
+            self._add_count()
 
-    def _ask(self) -> None:
+    def _add_count(self) -> None:
         fields = read_fields(self.body)
         given = bytes(fields.get(_FIELD, b"null"))
         asked = {}
@@ -98,10 +100,10 @@ class ForeignAnswer:
             try:
                 asked = msgspec.json.decode(given, type=dict[str, Any])
             except _BROKEN:
-                return  # the server refuses it in its own words
+                return  # the server reports the error itself
         if asked.get("include_usage") is True:
             return
-        self.asks = True
+        self.adds_count = True
         if asked:
             both = {**asked, "include_usage": True}
             fields = {**fields, _FIELD: msgspec.Raw(msgspec.json.encode(both))}
@@ -110,30 +112,31 @@ class ForeignAnswer:
         self.body = msgspec.json.encode(fields)
 
     def is_refused(self, status: int, answer: bytes) -> bool:
-        """Whether the server does not take what was added."""
-        return self.asks and status in REFUSAL_STATUSES and _FIELD.encode() in answer
+        """Returns True if the server refuses the added field."""
+        return self.adds_count and status in REFUSAL_STATUSES and _FIELD.encode() in answer
 
     def begin(self, events: bytes) -> tuple[bytes, bytes]:
-        """The whole events that may be passed on once there is content, and those from the content
-        on. Until then they are kept, unless they grow too many."""
+        """Returns (events to send, the part of them that starts with content). Events before
+        content are buffered up to a limit, and sent with the content."""
         content_at = foreign_events.content_at(events)
         opening, self._opening = self._opening + events, b""
         if content_at is not None:
             return opening, events[content_at:]
-        if len(opening) > sse.MAX_HELD_BYTES:
+        if len(opening) > sse.MAX_BUFFERED_BYTES:
             return opening, b""
         self._opening = opening
         return b"", b""
 
     def end(self) -> bytes:
-        """What was kept of a stream that has ended without content, unless it says nothing."""
+        """Returns the buffered events of a stream that has ended without content; empty if they are
+        only keep-alives."""
         return self._opening if sse.has_event(self._opening) else b""
 
     def pass_on(self, events: bytes) -> bytes:
-        """Whole events, without the one that the caller did not ask for."""
+        """Returns complete events without the one that the caller did not request."""
         self.ending = self.ending or foreign_events.ending(events)
         at = 0
-        # A burst may bring all events at once: only those are looked at that count.
+        # A read may bring many events; only those with token counts are parsed.
         while (found := _COUNT.search(events, at)) is not None:
             begin, end = foreign_events.bounds(events, found.start())
             if self._takes(events[begin:end]):
@@ -143,12 +146,13 @@ class ForeignAnswer:
         return events
 
     def read(self, answer: bytes) -> None:
-        """An answer that is no stream."""
+        """Reads the token counts of a response that is not streamed."""
         if _COUNT.search(answer) is not None:
             self._learn(answer)
 
-    def accounts(self, lease: Lease, ended_s: float) -> Finished:
-        """The count, and the times that the router has seen, as a node's accounts have them."""
+    def usage_record(self, lease: Lease, ended_s: float) -> Finished:
+        """Returns the token counts and the times seen by the router in the form of a node's usage
+        record."""
         prompt, cached, completion = self.tokens or Tokens(0, 0, 0)
         first_s = self.first_content_s
         return Finished(
@@ -169,17 +173,18 @@ class ForeignAnswer:
         )
 
     def _takes(self, event: bytes) -> bool:
-        """Reads an event; whether it is for the router alone."""
+        """Reads an event; returns True if it is for the router alone."""
         found = _DATA.search(event)
         if found is None:
             return False
         part = self._learn(found[1].rstrip())
-        if not self.asks or part is None or part.usage is None:
+        if not self.adds_count or part is None or part.usage is None:
             return False
         return bool(_decode_any(part.choices or b"0") == [])
 
     def _learn(self, text: bytes) -> _Part | None:
-        """None of what is no JSON, or has other things where a count has its numbers."""
+        """Stores the token counts; returns None for invalid JSON or other values in place of
+        numbers."""
         try:
             part = _decode(text)
         except _BROKEN:
@@ -192,7 +197,8 @@ class ForeignAnswer:
 
 
 def _tokens(usage: _Usage, timings: _Timings | None, before: Tokens | None) -> Tokens:
-    """Anthropic's count comes in two parts, of which the later one need not repeat the prompt."""
+    """Merges token counts; Anthropic sends them in two events, of which the later one may omit the
+    prompt."""
     prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
     completion = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
     details = usage.prompt_tokens_details or usage.input_tokens_details
@@ -201,7 +207,7 @@ def _tokens(usage: _Usage, timings: _Timings | None, before: Tokens | None) -> T
         cached = timings.cache_n
     apart = usage.cache_read_input_tokens
     if apart is not None and usage.prompt_tokens is None:
-        # Anthropic's count of the prompt is without what was read from the cache or written to it.
+        # Anthropic's prompt count excludes tokens that were read from the cache or written to it.
         prompt, cached = (prompt or 0) + apart + (usage.cache_creation_input_tokens or 0), apart
     if before is not None:
         prompt, cached = prompt or before.prompt, cached or before.cached

@@ -1,5 +1,5 @@
-"""What the events of other servers' streams are: which come before any content, and which end the
-answer."""
+"""Classifies the events of third-party servers' streams: those that precede all content, and those
+that end the response."""
 
 import re
 from enum import StrEnum
@@ -11,7 +11,7 @@ from router.client import sse
 
 _BREAK = re.compile(rb"\r?\n\r?\n")
 _ENDS = (b"\n\n", b"\n\r\n")
-"""Of an event."""
+"""Ends of an event."""
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _OPENING_TYPES = frozenset(
     (
@@ -37,19 +37,19 @@ _LAST_WORDS = (
 _LAST = re.compile(
     rb'"(?:error"(?!\s*:\s*null)|message_stop"|response\.(?:completed|failed|incomplete)")'
 )
-"""What the last event has, and others seldom: within a text the quotes would be escaped. A hundred
-times slower to look for than the words."""
+"""Matches the type of a last event; within a text its quotes would be escaped. A hundred times
+slower than searching for the words first."""
 _DONE = b"[DONE]"
 _DONE_EVENT = re.compile(rb"^data:[ ]?\[DONE\]", re.MULTILINE)
-"""Slow to look for: asked of what has the word only."""
+"""Slow, and so applied only to events that contain the word."""
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Ending(StrEnum):
-    """How an answer ended."""
+    """Outcome of a response."""
 
     WHOLE = "whole"
-    """Or with an error that is the caller's own."""
+    """Complete, or ended by an error that is the request's own fault."""
     FAILED = "failed"
 
 
@@ -66,7 +66,7 @@ class _Block(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """In any dialect."""
+    """An event of any dialect."""
 
     type: str | None = None
     choices: list[_Choice] | None = None
@@ -79,8 +79,8 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 def content_at(events: bytes) -> int | None:
-    """Where the first event begins that is content, or ends the answer; None where all only open
-    it: comments, pings, roles, and parts that are still empty."""
+    """Returns the offset of the first event that has content or ends the response; None if all only
+    open it: comments, pings, roles, and parts that are still empty."""
     at = 0
     while at < len(events):
         found = _BREAK.search(events, at)
@@ -92,7 +92,7 @@ def content_at(events: bytes) -> int | None:
 
 
 def ending(events: bytes) -> Ending | None:
-    """None where the answer goes on."""
+    """Returns how the events end the response; None if it continues."""
     at = 0 if any([word in events for word in _LAST_WORDS]) else len(events)
     while (found := _LAST.search(events, at)) is not None:
         begin, at = bounds(events, found.start())
@@ -104,7 +104,7 @@ def ending(events: bytes) -> Ending | None:
 
 
 def bounds(events: bytes, at: int) -> tuple[int, int]:
-    """Where the event begins and ends that has something there."""
+    """Returns (begin, end) of the event that contains the offset."""
     begins = [found + len(end) for end in _ENDS if (found := events.rfind(end, 0, at)) >= 0]
     ends = [found + len(end) for end in _ENDS if (found := events.find(end, at)) >= 0]
     return max(begins, default=0), min(ends, default=len(events))
@@ -135,7 +135,7 @@ def _is_opening(event: bytes) -> bool:
 
 
 def _is_empty(choice: _Choice) -> bool:
-    """Whether it tells at most a role."""
+    """Returns True if it has at most a role."""
     if choice.finish_reason or choice.text or (choice.delta is None and choice.text is None):
         return False
     return not any(value for name, value in (choice.delta or {}).items() if name != "role")

@@ -1,4 +1,5 @@
-"""Servers of kind openai as nodes. They are not the fleet's own: what they list is only said."""
+"""Third-party servers (kind openai) as nodes. The models that they list are not trusted until an
+admin accepts them."""
 
 from collections.abc import Sequence
 
@@ -6,13 +7,13 @@ from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, No
 from registry.records import NodeRecord
 
 FOREIGN_ROWS = 32
-"""Requests that a foreign server is taken to serve at once, where no admin has said: a usual limit
-of servers that batch. Those above it wait in the router, those below it perhaps in the server."""
+"""Requests that a third-party server is assumed to serve at once, if no admin has set a number; a
+usual limit of servers that batch. More of them wait in the router."""
 
 
 def foreign_status(record: NodeRecord, listed: Sequence[str]) -> NodeStatus:
-    """The server as a node whose models are always ready: of those that it lists now, the ones that
-    an admin has accepted. Else it would draw the prompts of any model whose name it lists."""
+    """Returns the server as a node whose models are always ready. It has the listed models that an
+    admin has accepted; otherwise it would attract prompts by listing any model's name."""
     max_rows = record.max_rows or FOREIGN_ROWS
     accepted = frozenset(record.accepted or ())
     return NodeStatus(
@@ -33,6 +34,6 @@ def foreign_status(record: NodeRecord, listed: Sequence[str]) -> NodeStatus:
 
 
 def unaccepted(record: NodeRecord, listed: Sequence[str]) -> tuple[str, ...]:
-    """What the server lists and no admin has accepted."""
+    """Returns the models that the server lists and no admin has accepted."""
     accepted = frozenset(record.accepted or ())
     return tuple(name for name in listed if name not in accepted)

@@ -1,8 +1,8 @@
-"""The addresses of one node's host.
+"""Resolves one node's host name to addresses.
 
-A name under `.local` that nobody answers to keeps the system's lookup busy for five seconds, and a
-loop has a few threads for all lookups together: so each host has a thread of its own, one at a
-time, and what it found is kept.
+An unanswered `.local` name blocks the system's lookup for five seconds, and an event loop shares a
+few threads for all lookups. So each host has its own thread, one at a time, and its addresses are
+cached.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from router.settings import CONNECT_TIMEOUT_S
 
 Address = tuple[int, int, int, str, tuple[Any, ...]]
-"""As `socket.getaddrinfo` gives it."""
+"""An address as `socket.getaddrinfo` returns it."""
 Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
 
 FRESH_S = 10.0
-"""For how long what was found is asked for no second time."""
+"""Seconds that a lookup's result is used without another lookup."""
 KNOWN_WAIT_S = 0.5
-"""How long a lookup is waited for where an earlier one found something."""
+"""Seconds to wait for a lookup if an earlier result exists."""
 NEXT_ADDRESS_S = 0.25
-"""How long an address has before the next one is tried beside it (RFC 8305)."""
+"""Seconds before the next address is tried in parallel (RFC 8305)."""
 
 
 def look_up(host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
@@ -38,32 +38,32 @@ def look_up(host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
 
 
 class HostName:
-    """One host by its name or its address; a name's addresses outlive its failures."""
+    """One host by name or address; a name's addresses survive failed lookups."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self._port = port
         self._known: list[Address] = []
         self._known_s = -FRESH_S
-        """When they were found."""
+        """Time of the last successful lookup."""
         self._lookup: asyncio.Future[list[Address]] | None = None
-        """The one that runs."""
+        """The lookup in progress."""
         with contextlib.suppress(OSError, UnicodeError):  # it is a name
             self._known = list(look_up(host, port, flags=socket.AI_NUMERICHOST))
         self.is_name = not self._known
 
     @property
     def known(self) -> list[str]:
-        """The addresses that were found last."""
+        """Addresses found last."""
         return [address[4][0] for address in self._known]
 
-    def doubt(self) -> None:
-        """It may have moved: the next connection asks again."""
+    def expire(self) -> None:
+        """Makes the next connection look the name up again, since the host may have moved."""
         self._known_s = -FRESH_S
 
     async def addresses(self) -> list[Address]:
-        """Those to try, in that order. Raises `OSError` where the name has none, and
-        `TimeoutError` where that takes too long."""
+        """Returns the addresses to try, in order. Raises `OSError` if the name has none, and
+        `TimeoutError` if the lookup takes too long."""
         if not self.is_name or time.monotonic() - self._known_s < FRESH_S:
             return self._known
         lookup = self._lookup = self._lookup or self._begin()
@@ -80,7 +80,7 @@ class HostName:
     async def connect(
         self, make: Callable[[], Protocol], tls: ssl.SSLContext | None = None
     ) -> Protocol:
-        """A connection to the address that takes one first. Raises `OSError`."""
+        """Connects to the address that accepts first. Raises `OSError`."""
         addresses = await self.addresses()
         try:
             if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
@@ -89,7 +89,7 @@ class HostName:
                 addresses, happy_eyeballs_delay=NEXT_ADDRESS_S
             )
         except OSError:
-            self.doubt()
+            self.expire()
             raise
         self._worked(connected.getpeername())
         try:
@@ -107,7 +107,7 @@ class HostName:
         return protocol
 
     def _worked(self, peer: tuple[Any, ...]) -> None:
-        """The address goes first from now on, and needs no lookup to be true."""
+        """Moves the address to the front; no lookup is needed to confirm it."""
         self._known_s = time.monotonic()
         if self._known[0][4][0] != peer[0]:
             self._known.sort(key=lambda address: address[4][0] != peer[0])
@@ -136,17 +136,17 @@ class HostName:
             found = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if isinstance(found, Exception):
             lookup.set_exception(found)
-            lookup.exception()  # nobody may wait for it any more
+            lookup.exception()  # marks it as retrieved: there may be no waiter left
             return
         best = self.known[:1]
-        # The agent listens on IPv4 unless it is told otherwise.
+        # The agent listens on IPv4 by default.
         self._known = sorted(found, key=lambda a: (a[4][0] not in best, a[0] != socket.AF_INET))
         self._known_s = time.monotonic()
         lookup.set_result(self._known)
 
 
 class Resolver(AbstractResolver):
-    """What aiohttp asks, of one node's host."""
+    """aiohttp's resolver for one node's host."""
 
     def __init__(self, name: HostName) -> None:
         self._name = name
@@ -167,11 +167,11 @@ class Resolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: it has no resources."""
 
 
 def _numeric(address: Address) -> str:
-    """With the interface of an address that is of one link only."""
+    """Returns the address as text, with its interface if it is link-local."""
     if address[0] != socket.AF_INET6 or not address[4][3]:
         return str(address[4][0])
     return socket.getnameinfo(address[4], socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]

@@ -1,7 +1,8 @@
-"""An HTTP/1.1 client for inference requests to one node: pooled connections, bodies as they come.
+"""An HTTP/1.1 client for inference requests to one node, with pooled connections and bodies that
+are read as they arrive.
 
-Our own by measurement (docs/decisions/0008): it sends a request with one write, makes no task, and
-hands over at once what one read brought.
+Written for speed (docs/decisions/0008): it sends a request with one write, creates no task, and
+passes on at once what one read returns.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ import httptools
 
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream.host_name import HostName
-from router.upstream.http_response import NotConnected, Unanswered, UpstreamBroken
+from router.upstream.http_response import NoResponse, NotConnected, UpstreamBroken
 from router.upstream.http_response import Response as Response
 from serving.http.tcp_keepalive import Probes, probe
 
 IDLE_S = 30.0
-"""Shorter than a node agent's own, so that it is the router that closes an idle connection."""
+"""Seconds until an idle connection is closed; shorter than a node agent's own timeout, so that the
+router is the side that closes it."""
 STALE_S = 1.0
-"""A connection from the pool that breaks so soon, unanswered, had been closed while idle."""
+"""A pooled connection that breaks within so many seconds without a response had been closed while
+idle; the request is sent again."""
 _PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=30)
-"""The kernel finds out within half a minute that a node has lost its power, or takes nothing of a
+"""The kernel detects within half a minute that a node has lost its power or does not read a
 request."""
 ONE_WRITE_BYTES = 64 * 1024
-"""A larger body is not copied to join its head."""
+"""Larger bodies are not copied to be sent in one write with the head."""
 
 
 class _Connection(asyncio.Protocol):
@@ -43,7 +46,7 @@ class _Connection(asyncio.Protocol):
         self._response: Response | None = None
 
     def ask(self, head: bytes, body: bytes) -> Response:
-        """Sends a request; its answer, of which nothing has come."""
+        """Sends a request; returns its response, of which nothing has arrived yet."""
         response = self._response = Response(self)
         if self.closed:
             response.on_lost(None)
@@ -53,8 +56,8 @@ class _Connection(asyncio.Protocol):
             self._transport.writelines((head, body))
         return response
 
-    def break_off(self, failure: UpstreamBroken) -> None:
-        """As `abort`; whoever waits for an answer fails, also where its end is the connection's."""
+    def fail(self, failure: UpstreamBroken) -> None:
+        """Aborts, and fails the response in progress, even one that ends with its connection."""
         if self._response is not None:
             self._response.fail(failure)
         self.abort()
@@ -71,7 +74,7 @@ class _Connection(asyncio.Protocol):
         if not self.closed:
             self._transport.resume_reading()
 
-    def on_answered(self, *, keep: bool) -> None:
+    def on_complete(self, *, keep: bool) -> None:
         self._response = None
         if keep and not self.closed:
             self.resume_reading()
@@ -91,7 +94,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         response = self._response
         if response is None:
-            self.abort()  # nothing was asked
+            self.abort()  # nothing was requested
             return
         try:
             response.feed(data)
@@ -108,7 +111,7 @@ class _Connection(asyncio.Protocol):
 
 
 class Upstream:
-    """The connections to one node: the last one used is the first one taken again."""
+    """Connections to one node; the one used last is reused first."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -119,10 +122,10 @@ class Upstream:
         self._all: set[_Connection] = set()
 
     async def send(self, head: bytes, body: bytes) -> Response:
-        """Sends a request; returns at the head of its answer.
+        """Sends a request; returns once the head of its response has arrived.
 
-        Raises `OSError` where no connection can be made, of these `NotConnected` where that takes
-        too long, and `UpstreamBroken` where it breaks.
+        Raises `OSError` if no connection can be made; `NotConnected`, a subclass, if that takes too
+        long; and `UpstreamBroken` if the connection breaks.
         """
         connection = self._take()
         if connection is not None:
@@ -131,7 +134,7 @@ class Upstream:
             try:
                 await response.head()
                 return response
-            except Unanswered:
+            except NoResponse:
                 if time.monotonic() - sent_s > STALE_S:
                     raise
         response = (await self._connect()).ask(head, body)
@@ -139,21 +142,21 @@ class Upstream:
         return response
 
     def close(self) -> None:
-        """Breaks every connection."""
+        """Aborts all connections."""
         for connection in list(self._all):
             connection.abort()
         self._idle.clear()
 
     def renew(self) -> None:
-        """Takes no connection again that is idle now, and asks again where the node is."""
+        """Closes idle connections, and makes the next one look up the host name again."""
         while self._idle:
             self._idle.pop().abort()
-        self.host.doubt()
+        self.host.expire()
 
     def break_all(self, failure: UpstreamBroken) -> None:
-        """Every exchange fails so. New ones may be begun."""
+        """Fails all exchanges with this error; new ones may be started."""
         for connection in list(self._all):
-            connection.break_off(failure)
+            connection.fail(failure)
         self._idle.clear()
 
     @property

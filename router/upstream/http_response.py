@@ -1,4 +1,4 @@
-"""One answer of a node: its head, and its body as it comes."""
+"""One response of a node: its head, and its body as it arrives."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from typing import Protocol
 import httptools
 
 PAUSE_BYTES = 64 * 1024
-"""A body of which more is unread makes the node wait: nobody's memory grows for a slow caller."""
+"""Unread bytes of a body above which the connection stops reading, so that a slow client does not
+fill the memory."""
 MAX_HEAD_BYTES = 64 * 1024
 
 
 class UpstreamBroken(ConnectionError):
-    """The connection to the node broke, or carried what is not HTTP."""
+    """The connection to the node broke, or the data on it is not HTTP."""
 
 
-class Unanswered(UpstreamBroken):
-    """The node closed the connection before its answer."""
+class NoResponse(UpstreamBroken):
+    """The node closed the connection before its response."""
 
 
 class CutOff(UpstreamBroken):
-    """The router itself has ended the request on its node, since an admin wants the node empty."""
+    """The router itself ended the request on its node, because an admin drains the node."""
 
 
 class NotConnected(UpstreamBroken):
-    """The node does not take a connection in time."""
+    """The node does not accept a connection in time."""
 
 
 class Connection(Protocol):
-    """What carries an answer."""
+    """The connection that carries a response."""
 
     def abort(self) -> None: ...
 
@@ -39,41 +40,41 @@ class Connection(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def on_answered(self, *, keep: bool) -> None:
-        """The answer is whole; `keep`: the node can be asked again."""
+    def on_complete(self, *, keep: bool) -> None:
+        """Called when the response is complete; with `keep` the connection can be reused."""
 
 
 class Response:
-    """One answer: its head, and its body as it comes."""
+    """One response: its head, and its body as it arrives."""
 
     def __init__(self, connection: Connection) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
-        """By name in lower case."""
+        """Headers by name in lower case."""
         self._connection = connection
         self._head_bytes = 0
         self._complete = False
         self._failure: UpstreamBroken | None = None
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append
-        """The parser's callback for each piece: a node's burst of chunks makes many."""
+        """The parser's callback for each piece; one read may contain many."""
         self._unread_bytes = 0
-        """Of what came, its framing included."""
+        """Unread bytes as received, with their framing."""
         self._sink: Callable[[bytes], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._parser = httptools.HttpResponseParser(self)
-        """Deleted at the end, since it refers back."""
+        """Deleted at the end, since it is part of a reference cycle."""
 
     # --- for the reader ---
 
     async def head(self) -> None:
-        """Waits for the head; whoever gives that up breaks the connection.
+        """Waits for the head; a cancelled wait breaks the connection.
 
         Raises `UpstreamBroken`.
         """
         try:
             while not (self.status or self._failure):
-                await self._news()
+                await self._wait_for_data()
         except BaseException:
             self.close()
             raise
@@ -82,18 +83,18 @@ class Response:
             raise self._failure
 
     async def read_any(self) -> bytes:
-        """What has come of the body, waiting for some; nothing at its end.
+        """Waits for a part of the body and returns it; returns b"" at its end.
 
-        Raises `UpstreamBroken` once the bytes that came before are read.
+        Raises `UpstreamBroken` once the bytes before the failure are read.
         """
         while not (self._pieces or self._complete or self._failure):
-            await self._news()
+            await self._wait_for_data()
         if self._failure is not None and not self._pieces:
             raise self._failure
         return self._take()
 
     async def read_all(self, max_bytes: int = sys.maxsize) -> bytes:
-        """The rest of the body. Raises `UpstreamBroken`, also where it is longer than
+        """Reads the rest of the body. Raises `UpstreamBroken`, also if it is longer than
         `max_bytes`."""
         pieces, size = [], 0
         while piece := await self.read_any():
@@ -103,22 +104,23 @@ class Response:
                 raise UpstreamBroken("The node's answer is too long.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def give_back(self, body: bytes) -> None:
-        """What `read_all` gave, to be read once more."""
+    def put_back(self, body: bytes) -> None:
+        """Puts back what `read_all` returned, so that it can be read again."""
         self._pieces.append(body)
 
     async def pump(self, sink: Callable[[bytes], bool]) -> bool:
-        """Gives `sink` what comes, within the read that brings it. Returns True at the body's end,
-        and False once the sink does, which has then taken its piece but wants no other now.
+        """Passes the body to `sink` piece by piece, within the read that brings it. Returns True at
+        the body's end, and False if the sink returned False, which has then accepted its piece but
+        no more.
 
-        Raises `UpstreamBroken` once the bytes that came before are given.
+        Raises `UpstreamBroken` once the bytes before the failure are passed on.
         """
         if (piece := self._take()) and not sink(piece):
             return False
         while not (self._complete or self._failure):
             self._sink = sink
             try:
-                await self._news()
+                await self._wait_for_data()
                 if self._sink is None:
                     return False
             finally:
@@ -128,7 +130,8 @@ class Response:
         return True
 
     def close(self) -> None:
-        """Breaks the connection unless the answer is whole: so a node learns that nobody reads."""
+        """Breaks the connection unless the response is complete, so that the node cancels its
+        request."""
         if not self._complete:
             self._connection.abort()
 
@@ -141,14 +144,14 @@ class Response:
         self._unread_bytes = 0
         return data
 
-    def _news(self) -> asyncio.Future[None]:
+    def _wait_for_data(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
     # --- for the connection ---
 
     def feed(self, data: bytes) -> None:
-        """What the node sent. Raises `httptools.HttpParserError`."""
+        """Parses data from the node. Raises `httptools.HttpParserError`."""
         self._parser.feed_data(data)
         if not self.status:
             self._count_head(data)
@@ -166,7 +169,7 @@ class Response:
             self._connection.abort()
 
     def on_lost(self, error: Exception | None) -> None:
-        """The connection is closed. A body without a length of its own ends with it."""
+        """Handles the closed connection; it completes a body that has no length of its own."""
         del self._parser
         framed = self.headers.keys() & {b"content-length", b"transfer-encoding"}
         if error is None and self.status and not framed:
@@ -175,10 +178,10 @@ class Response:
         elif self._head_bytes or self.status:
             self.fail(UpstreamBroken("The node closed the connection in the middle of its answer."))
         else:
-            self.fail(Unanswered("The node closed the connection before its answer."))
+            self.fail(NoResponse("The node closed the connection before its answer."))
 
     def fail(self, failure: UpstreamBroken) -> None:
-        """The first failure is the one that counts."""
+        """Fails the response; only the first failure counts."""
         if not self._complete and self._failure is None:
             self._failure = failure
         self._hand_over()
@@ -196,24 +199,24 @@ class Response:
 
     def on_message_begin(self) -> None:
         if self._complete:
-            raise UpstreamBroken("The node sent more than it was asked for.")
+            raise UpstreamBroken("The node sent more than was requested.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are no headers, and of no use here.
+        # Trailers are ignored.
         if not self.status:
             self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:
-            self.headers.clear()  # an informational head; the answer's own follows
+            self.headers.clear()  # an informational head; the final one follows
         else:
             self.status = status
 
     def on_message_complete(self) -> None:
         if self.status:
             self._complete = True
-            # After this callback the parser forgets whether the connection may be kept.
+            # After this callback the parser forgets if the connection may be kept.
             keep = self._parser.should_keep_alive()
             del self._parser
-            self._connection.on_answered(keep=keep)
+            self._connection.on_complete(keep=keep)

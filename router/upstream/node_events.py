@@ -1,4 +1,4 @@
-"""Reads the lines of an agent's event stream, of which none is taken in by halves."""
+"""Reads the lines of an agent's event stream; each event is accepted whole or not at all."""
 
 import logging
 
@@ -17,8 +17,8 @@ from serving.log_limiter import LogLimiter
 log = logging.getLogger("mlx_fleet.nodes")
 
 _TAGS = {str(kind.__struct_config__.tag) for kind in (Finished, Began, Stored, CancelMarked)}
-"""Events that stand alone: what follows is as true without one of them. Without a status or a
-change of its prefixes, what the router believes of the node would be wrong."""
+"""Independent events: later ones stay true if one of them is dropped. Without a status or a change
+of prefixes, the router's view of the node would be wrong."""
 
 
 class _Tagged(msgspec.Struct):
@@ -29,16 +29,16 @@ _decode_tag = msgspec.json.Decoder(_Tagged).decode
 
 
 class NodeEvents:
-    """Of one node."""
+    """Decodes the events of one node."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._log_limiter = LogLimiter()
 
     def read(self, line: bytes) -> Event | None:
-        """The event; None for one that breaks the protocol's bounds and that nothing hangs on,
-        which a line of the log tells. Raises `msgspec.MsgspecError` or `UnicodeDecodeError` for
-        everything else that is no event."""
+        """Decodes the event; logs and returns None for an independent one that exceeds the
+        protocol's bounds. Raises `msgspec.MsgspecError` or `UnicodeDecodeError` for every other
+        invalid line."""
         try:
             event: Event = decode_event(line)
         except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a router's requests carry to agents, and by which their accounts are known again."""
+"""Marks that requests carry to agents, and that prove their usage records."""
 
 import hashlib
 import hmac
@@ -11,40 +11,40 @@ PROOF_BYTES = 16
 
 
 class Stamp(NamedTuple):
-    """Both are opaque to the agent, which repeats them in its accounts of the request."""
+    """Both are opaque to the agent, which repeats them in its usage record of the request."""
 
     origin: str
-    """Whose request it is."""
+    """The router and key that sent the request."""
     proof: str
-    """That this router gave this request to this node."""
+    """Proof that this router sent this request to this node."""
 
 
 class Origins:
-    """Of one registry, whose secret makes the proofs: accounts of requests from before the router's
-    restart are as good as others. A node learns the proofs of what it is sent, and of nothing else.
-    """
+    """Makes and checks the marks of one registry, whose secret makes the proofs, so that usage
+    records stay valid across restarts of the router. A node learns only the proofs of requests that
+    it gets."""
 
     def __init__(self, router_id: str, secret: bytes) -> None:
-        """`secret`: at most 64 bytes, kept with the registry."""
+        """`secret` has at most 64 bytes and is stored in the registry."""
         self._prefix = router_id + "/"
         self._secret = secret
 
     def of(self, caller: Caller) -> str:
-        """The origin of the caller's requests."""
+        """Returns the origin of the caller's requests."""
         return self._prefix + caller.key_id
 
     def stamp(self, ticket: Ticket, lease: Lease) -> Stamp:
-        """What the lease's node is sent with the request."""
+        """Returns the marks that the lease's node gets with the request."""
         named = (lease.node_id, lease.node_request_id, ticket.caller.key_id, ticket.model)
         return Stamp(self.of(ticket.caller), self._proof(*named))
 
     def is_own(self, origin: str) -> bool:
-        """Whether it is of this router's callers."""
+        """Returns True if the origin is one of this router's callers."""
         return origin.startswith(self._prefix)
 
     def key_of(self, node_id: str, finished: Finished) -> str | None:
-        """The id of the key whose request it was; None where this router never gave that node
-        a request of that id, for that key and that model. The origin `is_own`."""
+        """Returns the id of the key whose request it was; None if this router never sent that node
+        a request with that id, key and model. The origin must be the router's own."""
         key_id = finished.origin[len(self._prefix) :]
         proof = self._proof(node_id, finished.request_id, key_id, finished.model)
         is_proven = hmac.compare_digest(proof.encode(), finished.proof.encode())

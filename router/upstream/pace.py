@@ -1,4 +1,4 @@
-"""How fast a node may speak: whoever says more is heard later, and nothing is lost."""
+"""Limits the rate at which a node's events are read; nothing is dropped."""
 
 import time
 from collections.abc import Callable
@@ -7,16 +7,18 @@ from node.protocol.messages import Event, StatusEvent
 
 EVENTS_PER_S = 5_000.0
 BURST = 50_000.0
-"""An agent that is followed again sends its last 10,000 accounts at once."""
+"""An agent that reconnects sends its last 10,000 usage records at once."""
 STATUS_COST = 10.0
-"""All who decide look at each status anew."""
+"""Events that one status counts as, since the scheduler and the lifecycle re-evaluate it each
+time."""
 TURN = 64
-"""Events after which others have a turn of the loop: what waits in a buffer is read without one."""
+"""Events after which the event loop runs other tasks; reading from a filled buffer does not
+yield."""
 
 
 class Pace:
-    """Of one node's event stream. The stream is not read while it waits, so that the node's own
-    buffers fill, and then the node's agent keeps the accounts until they are asked for again."""
+    """The rate limit of one node's event stream. While it waits, the stream is not read, so that
+    the node's buffers fill and its agent keeps the usage records."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,8 +26,9 @@ class Pace:
         self._at_s = clock()
         self._turn = TURN
 
-    def heard(self, event: Event) -> float | None:
-        """How long to rest before the next event is read; 0 is a turn for others, None no rest."""
+    def on_event(self, event: Event) -> float | None:
+        """Returns the seconds to wait before the next event is read; 0 only yields to other tasks,
+        None means no wait."""
         self._turn -= 1
         self._left -= STATUS_COST if isinstance(event, StatusEvent) else 1.0
         if self._turn and self._left > 0.0:

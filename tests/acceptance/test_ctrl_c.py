@@ -110,7 +110,7 @@ def silent_server() -> Iterator[tuple[str, threading.Event]]:
             each.close()
 
 
-GOES_ON = "goes on without this command; `router models` shows how far it is."
+GOES_ON = "continues without this command; `router models` shows its progress."
 
 
 @pytest.mark.parametrize(

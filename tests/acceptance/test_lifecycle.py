@@ -81,12 +81,12 @@ async def begin(core: Core, mac: Agent) -> None:
         mac.url,
         "agent",
         NodeCredential(mac.token).text(),
-        core.lifecycle.now_s,
+        core.lifecycle.timetable.wall(),
     )
     await core.registry.write(partial(nodes.add, record=record))
     await asyncio.wait_for(core.watcher.watch(record), WAIT_S)
     daily = ScheduleRecord(
-        "s", MODEL, record.id, "0 8 * * 1-5", "0 20 * * 1-5", "UTC", core.lifecycle.now_s
+        "s", MODEL, record.id, "0 8 * * 1-5", "0 20 * * 1-5", "UTC", core.lifecycle.timetable.wall()
     )
     await core.registry.write(partial(schedules.add, record=daily))
     core.lifecycle.add_schedule(daily)
@@ -106,18 +106,26 @@ async def test_a_schedule_loads_and_unloads_once_each_with_restarts_between(
         await begin(core, mac)
         assert state(core) is ModelState.ON_DISK
         wall.now_s = at("2026-11-27T08:00")
-        core.lifecycle.look_at_timers()
-        await until(lambda: state(core) is ModelState.READY and core.lifecycle.pending("s") is None)
+        core.lifecycle.timers.wakeup()
+        await until(
+            lambda: (
+                state(core) is ModelState.READY and core.lifecycle.timetable.pending("s") is None
+            )
+        )
     wall.advance(60)
     async with open_core(settings, wall) as core:
         await until(lambda: state(core) is ModelState.READY)
-        core.lifecycle.look_at_timers()
+        core.lifecycle.timers.wakeup()
         await core.lifecycle.settle()
         assert await done(core) == [("schedule", "model.load")]
     wall.now_s = at("2026-11-27T20:00:01")
     async with open_core(settings, wall) as core:
         await until(lambda: state(core) is ModelState.ON_DISK)
-        await until(lambda: core.lifecycle.pending("s") is None and not core.lifecycle.busy)
+        await until(
+            lambda: (
+                core.lifecycle.timetable.pending("s") is None and not core.lifecycle.actions.busy
+            )
+        )
         await core.lifecycle.settle()
         assert await done(core) == [("schedule", "model.load"), ("schedule", "model.unload")]
 
@@ -158,7 +166,7 @@ class Pair:
     async def sweep(self) -> None:
         lifecycle = self.router.core.lifecycle
         await lifecycle.sweep()
-        await until(lambda: not lifecycle.busy)
+        await until(lambda: not lifecycle.actions.busy)
 
 
 @asynccontextmanager

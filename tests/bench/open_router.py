@@ -45,7 +45,7 @@ def with_key(app: AsgiApp, key: str) -> AsgiApp:
 async def add_backend(core: Core, number: int, url: str) -> None:
     """A server as an admin adds it who knows what it takes, and accepts all its models."""
     async with NodeClient(url, NodeCredential(), KIND_OPENAI) as client:
-        models = await client.foreign_models()
+        models = await client.control.foreign_models()
     record = NodeRecord(
         id=f"backend{number}",
         name=f"backend{number}",

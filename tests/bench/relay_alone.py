@@ -18,8 +18,8 @@ from router.commands.serve import (
     Server,
     bound,
     read_settings,
-    spare_the_collector,
     stopped_by_signals,
+    tune_garbage_collector,
 )
 from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
@@ -61,9 +61,9 @@ class NoChains(Chainer):
 
 async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) -> None:
     async with open_core(settings) as core:
-        placing = core.dispatcher._placing
-        placing._scheduler = placing.traffic._scheduler = InTurn()
-        spare_the_collector()
+        driver = core.dispatcher._driver
+        driver._scheduler = driver.traffic._scheduler = InTurn()
+        tune_garbage_collector()
         await Server(replace(core, chainer=NoChains()), stop).serve(listeners)
 
 

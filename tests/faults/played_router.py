@@ -16,8 +16,9 @@ from registry.records import PolicyRecord
 from router.errors import NodeRefused, NodeUnreachable
 from router.fleet.fleet import Fleet
 from router.fleet.watcher import Watcher
-from router.lifecycle.lifecycle import Lifecycle, Outside
-from router.lifecycle.reconcile import Load, Unload, idle, plan
+from router.lifecycle.action_runner import Dependencies
+from router.lifecycle.lifecycle import Lifecycle
+from router.lifecycle.reconcile import LoadModel, UnloadModel, idle, plan
 from router.states import ACTIVE, CORDONED, MAINTENANCE
 from router.types import NodeView
 from tests.faults.played import HOPS, NODE_ID, Order, PlayedNode
@@ -38,7 +39,7 @@ class PlayedRouter:
         self.requests: set[asyncio.Task[None]] = set()
         self.changes = 0
         """Of what an admin wants of the node."""
-        outside = Outside(
+        parts = Dependencies(
             registry=cast(Registry, self),
             fleet=self.fleet,
             watcher=cast(Watcher, self),
@@ -47,7 +48,7 @@ class PlayedRouter:
             wall=node.clock.time,
             clock=node.clock.time,
         )
-        self.lifecycle = Lifecycle(outside)
+        self.lifecycle = Lifecycle(parts)
         node.listeners.append(self.said.append)
 
     @property
@@ -118,9 +119,9 @@ class PlayedRouter:
         if status is None:
             return
         whole = {each.name for each in status.models if each.state is not ModelState.PULLING}
-        actions = plan((self.view,), self.lifecycle._wishes((self.view,)), {})
+        actions = plan((self.view,), self.lifecycle._requirements((self.view,)), {})
         for action in (*actions, *idle(self.view, self.node.clock.now_s, frozenset())):
-            assert not isinstance(action, Load | Unload) or action.model in whole
+            assert not isinstance(action, LoadModel | UnloadModel) or action.model in whole
 
     # --- in place of its registry ---
 
@@ -131,6 +132,10 @@ class PlayedRouter:
     # --- in place of its watcher, and of its client of the node ---
 
     def client(self, _node_id: str) -> PlayedRouter:
+        return self
+
+    @property
+    def control(self) -> PlayedRouter:
         return self
 
     async def load(self, model: str) -> None:

@@ -22,9 +22,8 @@ import pytest
 from node.engines.load_history import LOAD_COOL_DOWN_S
 from node.protocol.lifecycle import PATH_SHARE
 from node.protocol.messages import PATH_STATUS, ModelState, StatusEvent, encode_status
-from router.commands.client import AdminClient, CommandFailed
-from router.commands.client import Place as CommandPlace
-from router.commands.drain import asked, drain
+from router.commands.client import AdminClient, CommandFailed, RouterAccess
+from router.commands.drain import drain, read_options
 from router.fleet import watcher as watcher_module
 from router.states import ACTIVE, CORDONED
 from tests.acceptance.processes import Agent, Router, agent
@@ -220,7 +219,7 @@ async def test_an_engine_killed_while_it_answers_is_started_by_the_next_request(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A router that soon gives up a silent agent."""
-    monkeypatch.setattr("router.upstream.node_client.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("router.upstream.control_client.HEARTBEAT_S", 0.5)
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.05)
     monkeypatch.setattr(watcher_module, "MAX_BACKOFF_S", 0.05)
     monkeypatch.setattr(watcher_module, "LOST_GRACE_S", 0.3)
@@ -336,8 +335,8 @@ async def draining(front: Front, model: str = "m") -> AsyncIterator[asyncio.Task
     await call.caller.head()
 
     def command() -> None:
-        client = AdminClient(CommandPlace(front.router.url, front.home / "router"))
-        drain(client, asked("n", "30s", cut=False))
+        client = AdminClient(RouterAccess(front.router.url, front.home / "router"))
+        drain(client, read_options("n", "30s", cut=False))
 
     task = asyncio.create_task(asyncio.to_thread(command))
     await until(lambda: front.row()["state"] == CORDONED)

@@ -195,7 +195,7 @@ async def test_fault_32_nothing_goes_to_where_a_node_was_before(
     await old.stop()
     await until(lambda: reachable(router) == 0)
     await router.core.watcher.unwatch("id-a")
-    router.core.dispatcher.forget("id-a")
+    router.core.dispatcher.forget_node("id-a")
     new = await start_node(whole, first_events=first_word("a", "i2"))
     record = node_record(new.url, "a")
     await asyncio.wait_for(router.core.watcher.watch(record), WAIT_S)

@@ -1,11 +1,11 @@
-"""What `/admin/aliases` takes and answers; the command line reads the same types."""
+"""Bodies and rows of `/admin/aliases`; the command line reads the same types."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from node.protocol.template_kwargs import RESERVED_KWARGS
-from router.api.admin.views import Asked, Name, Shown
+from router.api.admin.views import Name, RequestBody, Row
 
 MAX_TARGETS = 16
 Selector = Literal["first", "warm", "spillover"]
@@ -13,9 +13,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
-class Defaults(Asked):
-    """What a target adds to requests that do not say it themselves, by the names that chats have
-    for it; each path gets what it knows, in its own words."""
+class Defaults(RequestBody):
+    """Fields that a target adds to requests which lack them, named as in chat completions; each
+    path gets the ones it has, under its own names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -54,7 +54,7 @@ class Defaults(Asked):
 
     @model_validator(mode="after")
     def _agree(self) -> "Defaults":
-        """Of what nodes would refuse together."""
+        """Rejects combinations that nodes would refuse."""
         if self.reasoning_effort == "none" and self.enable_thinking:
             raise ValueError("enable_thinking contradicts a reasoning_effort of none")
         is_off = self.enable_thinking is False or self.reasoning_effort == "none"
@@ -66,20 +66,21 @@ class Defaults(Asked):
         return self.model_dump(exclude_none=True)
 
 
-class AskedTarget(Asked):
+class TargetBody(RequestBody):
     model: Name
-    """Or `MODEL@NODE`."""
+    """A model, or `MODEL@NODE`."""
     defaults: Defaults = Defaults()
 
 
-class SetAlias(Asked):
-    targets: Annotated[tuple[AskedTarget, ...], Field(min_length=1, max_length=MAX_TARGETS)]
-    """In their order."""
+class SetAlias(RequestBody):
+    targets: Annotated[tuple[TargetBody, ...], Field(min_length=1, max_length=MAX_TARGETS)]
+    """Targets in order of preference."""
     selector: Selector = "first"
     spill_at: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Requests in flight on a target from which on the next one is taken; for `spillover`."""
+    """For `spillover`: number of requests in flight on a target from which on the next one is
+    used."""
     force: bool = False
-    """Whether targets may be models that no node has reported yet."""
+    """True if targets may be models that no node has reported yet."""
 
     @model_validator(mode="after")
     def _spills(self) -> "SetAlias":
@@ -90,19 +91,19 @@ class SetAlias(Asked):
         return self
 
 
-class TargetRow(Shown):
+class TargetRow(Row):
     model: str
     defaults: dict[str, Any]
     known: bool
-    """Whether any node has reported it."""
+    """True if any node has reported the model."""
     paid: bool
 
 
-class AliasRow(Shown):
+class AliasRow(Row):
     name: str
     targets: tuple[TargetRow, ...]
     selector: str
     spill_at: int | None
     known: bool
-    """Whether any node has reported one of the targets."""
+    """True if any node has reported one of the targets."""
     created_at_s: float

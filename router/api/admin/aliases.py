@@ -1,4 +1,4 @@
-"""`/admin/aliases`: other names for models, and what is asked where a model cannot answer."""
+"""`/admin/aliases`: other names for models, and what they add to requests."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from node.protocol.names import is_name
 from registry import aliases
 from registry.records import AliasRecord, AliasTarget
 from router.api.admin.alias_views import AliasRow, SetAlias, TargetRow
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, UnknownModel
 from router.routing.model_names import Names, is_pattern
@@ -15,23 +15,23 @@ from router.routing.model_names import Names, is_pattern
 _NAME_CHARS = 200
 
 
-async def list_aliases(admin: AdminGiven) -> list[AliasRow]:
+async def list_aliases(admin: CurrentAdmin) -> list[AliasRow]:
     async with admin.core.registry.read() as session:
         records = await aliases.list_all(session)
     return [_row(admin.core.names, record) for record in records]
 
 
-async def get_alias(admin: AdminGiven, name: str) -> AliasRow:
+async def get_alias(admin: CurrentAdmin, name: str) -> AliasRow:
     for row in await list_aliases(admin):
         if row.name == name:
             return row
     raise NotFound(f"There is no alias {name!r}; `router alias list` lists them.")
 
 
-async def set_alias(admin: AdminGiven, name: str, asked: SetAlias) -> AliasRow:
-    check_alias(admin.core, name, asked)
-    targets = tuple(AliasTarget(each.model, each.defaults.given()) for each in asked.targets)
-    new = AliasRecord(name, targets, time.time(), asked.selector, asked.spill_at)
+async def set_alias(admin: CurrentAdmin, name: str, body: SetAlias) -> AliasRow:
+    check_alias(admin.core, name, body)
+    targets = tuple(AliasTarget(each.model, each.defaults.given()) for each in body.targets)
+    new = AliasRecord(name, targets, time.time(), body.selector, body.spill_at)
     record = await admin.change(
         "alias.set",
         name,
@@ -42,7 +42,7 @@ async def set_alias(admin: AdminGiven, name: str, asked: SetAlias) -> AliasRow:
     return _row(admin.core.names, record)
 
 
-async def remove_alias(admin: AdminGiven, name: str) -> AliasRow:
+async def remove_alias(admin: CurrentAdmin, name: str) -> AliasRow:
     record = await admin.change(
         "alias.remove", name, "", lambda session: aliases.remove(session, name)
     )
@@ -51,14 +51,14 @@ async def remove_alias(admin: AdminGiven, name: str) -> AliasRow:
     return row
 
 
-def check_alias(core: Core, name: str, asked: SetAlias) -> None:
-    """Raises where the alias would hide a model, lead to another alias, or lead nowhere."""
+def check_alias(core: Core, name: str, body: SetAlias) -> None:
+    """Raises an error if the alias would hide a model, lead to another alias, or lead nowhere."""
     if len(name) > _NAME_CHARS or not is_name(name) or any(c.isspace() for c in name):
         raise BadRequest(
             f"An alias has at most {_NAME_CHARS} characters, which can be shown, and no spaces.",
             param="name",
         )
-    models = [target.model for target in asked.targets]
+    models = [target.model for target in body.targets]
     twice, count = Counter(models).most_common(1)[0]
     if count > 1:
         raise BadRequest(f"The target {twice!r} is there twice.", param="targets")
@@ -69,13 +69,14 @@ def check_alias(core: Core, name: str, asked: SetAlias) -> None:
             param="name",
         )
     _check_targets(core.names, name, models)
-    if not asked.force:
+    if not body.force:
         for model in models:
             _need_known(core.names, model)
 
 
 def _check_targets(names: Names, name: str, models: list[str]) -> None:
-    """Aliases lead to models only: a model's own alias is no other name for it."""
+    """Raises an error for targets that are aliases; an alias may have its own name as its first
+    target, which means the model of that name."""
     known = {alias.name: alias for alias in names.aliases}
     for at, model in enumerate(models):
         if is_pattern(model):
@@ -96,10 +97,10 @@ def _check_targets(names: Names, name: str, models: list[str]) -> None:
 
 
 def _need_known(names: Names, model: str) -> None:
-    """Raises `UnknownModel` naming near names."""
+    """Raises `UnknownModel`, whose message suggests similar names."""
     if not names.target(AliasTarget(model)).is_known:
         error = names.unknown(model)
-        raise UnknownModel(f"{error.message} With --force it may come later.", param="targets")
+        raise UnknownModel(f"{error.message} --force accepts it all the same.", param="targets")
 
 
 def _row(names: Names, record: AliasRecord) -> AliasRow:

@@ -1,10 +1,10 @@
-"""What `/admin` takes."""
+"""Bodies of requests to `/admin`."""
 
 from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from router.api.admin.views import Asked, Name, NodePrices, Shows
+from router.api.admin.views import Name, NodePrices, Printable, RequestBody
 
 NODE_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
@@ -13,79 +13,80 @@ MAX_ROWS = 4096
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
-class AddNode(Asked):
+class AddNode(RequestBody):
     url: Name
     name: NodeName | None = None
-    """None: the host name of the URL."""
+    """The URL's host name if None."""
     token: str = ""
     kind: Annotated[str, StringConstraints(pattern="^(agent|openai)$")] = "agent"
     allow_plain_http: bool = False
     max_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] | None = None
-    """How many requests a server of kind openai serves at once; None: a usual number."""
+    """Requests that a server of kind openai serves at once; a usual number if None."""
     prices: NodePrices | None = None
-    """Of a paid server; None: it is free."""
+    """Prices of a paid server; None for a free one."""
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Of a server of kind openai: those that requests may go to; None: all that it lists now."""
+    """Models of a server of kind openai that requests may go to; all that it lists at this time if
+    None."""
 
 
-class AcceptModels(Asked):
+class AcceptModels(RequestBody):
     """Body of `/nodes/accept`."""
 
     node: Name
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
 
 
-class ModelOrder(Asked):
+class ModelOrder(RequestBody):
     """Body of load and unload."""
 
     model: Name
     node: Name | None = None
 
 
-class NodeOrder(Asked):
+class NodeOrder(RequestBody):
     """Body of `/nodes/state`."""
 
     node: Name
     state: Annotated[str, StringConstraints(pattern="^(active|cordoned|maintenance)$")]
 
 
-class NodeNamed(Asked):
+class NodeNamed(RequestBody):
     node: Name
 
 
-class PolicyChange(Asked):
-    """Fields that are not given stay as they are."""
+class PolicyChange(RequestBody):
+    """A change of a policy; fields that are not given are kept."""
 
     model: Name
     node: Name | None = None
-    """None: every node that has the model."""
+    """Every node that has the model if None."""
     pinned: bool | None = None
     keep_alive_s: Annotated[float, Field(ge=0, le=3.2e7, allow_inf_nan=False)] | None = None
-    """0: for ever; null: as the node's own settings say."""
+    """0 is forever; null is the default of the node's own settings."""
 
 
-class AddSchedule(Asked):
+class AddSchedule(RequestBody):
     model: Name
     node: Name | None = None
-    """None: whichever node is best."""
+    """The best node if None."""
     load: Name | None = None
     unload: Name | None = None
     timezone: Name = "UTC"
 
 
-class CreateKey(Asked):
+class CreateKey(RequestBody):
     name: Annotated[
         str,
         StringConstraints(strip_whitespace=True, min_length=1, max_length=64, pattern=r"^\S+$"),
-        Shows,
+        Printable,
     ]
     scopes: tuple[str, ...] = ("inference", "external")
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
     priority: str = "default"
-    """The best class that its requests may have."""
+    """The best priority class that its requests may have."""
     isolate: bool = False
-    """Whether its prompts share no cached prefix with those of other keys."""
+    """True if its prompts share no cached prefix with those of other keys."""
 
 
-class SetBudget(Asked):
+class SetBudget(RequestBody):
     paid_budget: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None

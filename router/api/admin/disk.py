@@ -1,4 +1,5 @@
-"""`/admin/models/pull`, `cancel-pull` and `remove`: models that come to nodes' disks and leave."""
+"""`/admin/models/pull`, `cancel-pull` and `remove`: brings models to nodes' disks and deletes
+them."""
 
 from dataclasses import dataclass
 
@@ -7,15 +8,14 @@ import msgspec
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, NodeStatus
 from router.api.admin.bodies import ModelOrder
-from router.api.admin.disk_views import PullAsked, PullStarted, RemoveAsked
-from router.api.admin.gate import AdminGiven
+from router.api.admin.disk_views import PullBody, PullStarted, RemoveBody
+from router.api.admin.gate import CurrentAdmin
 from router.api.admin.models import (
-    HELD,
     chosen_node,
     client_of,
     find_status,
-    holders_of,
     named_agent,
+    nodes_with,
     refuse_maintenance,
 )
 from router.api.admin.views import OrderDone
@@ -28,44 +28,45 @@ from router.errors import (
     NoNodeReady,
     UnknownModel,
 )
-from router.lifecycle.sources import can_reach, hidden, sources
+from router.lifecycle.reconcile import IN_MEMORY
+from router.lifecycle.sources import can_reach, sources, unreachable_source
 from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
 from router.types import NodeView
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """What goes to the node, and where the model comes from, in words."""
+    """The command for the node, and the model's source in words."""
 
     command: PullCommand
     source: str
     note: str = ""
 
 
-async def pull_model(admin: AdminGiven, asked: PullAsked) -> PullStarted:
-    """Begins a pull, or goes on with it; the node tells how far it is."""
+async def pull_model(admin: CurrentAdmin, body: PullBody) -> PullStarted:
+    """Starts or continues a pull; the node reports its progress."""
     core = admin.core
-    if asked.from_node:
-        named_agent(core, asked.from_node)
-    to = named_agent(core, asked.node) if asked.node else emptiest_node(core, asked.model)
-    status = find_status(to, asked.model)
-    if status is not None and status.state is not ModelState.PULLING and asked.revision is None:
-        return PullStarted(model=asked.model, node=to.name, source="", since_s=status.since_unix_s)
+    if body.from_node:
+        named_agent(core, body.from_node)
+    to = named_agent(core, body.node) if body.node else emptiest_node(core, body.model)
+    status = find_status(to, body.model)
+    if status is not None and status.state is not ModelState.PULLING and body.revision is None:
+        return PullStarted(model=body.model, node=to.name, source="", since_s=status.since_unix_s)
     refuse_maintenance(to, "pulled")
-    order = await _order(core, asked, to)
-    begun = await client_of(core, to).pull(order.command)
-    await admin.note("model.pull", asked.model, f"to {to.name}, from {order.source}")
+    order = await _order(core, body, to)
+    begun = await client_of(core, to).control.pull(order.command)
+    await admin.note("model.pull", body.model, f"to {to.name}, from {order.source}")
     return PullStarted(
-        model=asked.model,
+        model=body.model,
         node=to.name,
         source=order.source,
-        since_s=_since(begun, asked.model),
+        since_s=_since(begun, body.model),
         note=order.note,
     )
 
 
-async def cancel_pull(admin: AdminGiven, order: ModelOrder) -> OrderDone:
-    """Ends a pull and deletes what has come."""
+async def cancel_pull(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
+    """Cancels a pull and deletes what has arrived."""
     core = admin.core
     views = [named_agent(core, order.node)] if order.node else _reachable(core)
     pulling = [view for view in views if _is_pulling(view, order.model)]
@@ -73,33 +74,33 @@ async def cancel_pull(admin: AdminGiven, order: ModelOrder) -> OrderDone:
         where = f"to {order.node}" if order.node else "to any node that can be reached"
         raise Conflict(f"The model {order.model!r} is not being pulled {where}.", param="model")
     for view in pulling:
-        await client_of(core, view).pull_cancel(order.model)
+        await client_of(core, view).control.pull_cancel(order.model)
         await admin.note("model.cancel_pull", order.model, f"to {view.name}")
     return OrderDone(model=order.model, nodes=tuple(view.name for view in pulling), took_s=0.0)
 
 
-async def remove_model(admin: AdminGiven, asked: RemoveAsked) -> OrderDone:
-    """Deletes a model from one node's disk, whole or not; never while it is in memory."""
-    view = named_agent(admin.core, asked.node)
-    if not _is_pulling(view, asked.model) and view.broken(asked.model) is None:
-        view = chosen_node(admin.core, asked.model, asked.node)
-    status = find_status(view, asked.model)
-    if status is not None and status.state in HELD:
+async def remove_model(admin: CurrentAdmin, body: RemoveBody) -> OrderDone:
+    """Deletes a model from one node's disk, complete or not, unless it is in memory."""
+    view = named_agent(admin.core, body.node)
+    if not _is_pulling(view, body.model) and view.broken(body.model) is None:
+        view = chosen_node(admin.core, body.model, body.node)
+    status = find_status(view, body.model)
+    if status is not None and status.state in IN_MEMORY:
         raise Conflict(
-            f"The model {asked.model!r} is in memory on {view.name}; "
-            f"`router unload {asked.model} --node {view.name}` first.",
+            f"The model {body.model!r} is in memory on {view.name}; "
+            f"`router unload {body.model} --node {view.name}` first.",
             param="model",
         )
-    await client_of(admin.core, view).remove(asked.model)
-    await admin.note("model.remove", asked.model, f"from {view.name}")
-    return OrderDone(model=asked.model, nodes=(view.name,), took_s=0.0)
+    await client_of(admin.core, view).control.remove(body.model)
+    await admin.note("model.remove", body.model, f"from {view.name}")
+    return OrderDone(model=body.model, nodes=(view.name,), took_s=0.0)
 
 
 def emptiest_node(core: Core, model: str) -> NodeView:
-    """Where to pull to: where it has begun already, else the node with most free disk of those
-    that do not have the model. Raises where there is none."""
+    """Returns the node to pull to: the one where the pull has begun, else the one with the most
+    free disk among those without the model. Raises an error if there is none."""
     agents = _reachable(core)
-    holders = {view.node_id for view in holders_of(core, model)}
+    holders = {view.node_id for view in nodes_with(core, model)}
     lacking = [view for view in agents if view.node_id not in holders]
     taking = [view for view in lacking if view.state == ACTIVE]
     if not agents:
@@ -124,52 +125,52 @@ def _none_takes(lacking: list[NodeView], model: str) -> str:
     )
 
 
-async def _order(core: Core, asked: PullAsked, to: NodeView) -> _Order:
-    repo_id = asked.repo or (asked.model if "/" in asked.model and not asked.from_node else "")
-    command = PullCommand(asked.model, repo_id, asked.revision, asked.hub_token.strip() or None)
-    source = await _from_peer(core, asked, to, has_hub=bool(repo_id))
+async def _order(core: Core, body: PullBody, to: NodeView) -> _Order:
+    repo_id = body.repo or (body.model if "/" in body.model and not body.from_node else "")
+    command = PullCommand(body.model, repo_id, body.revision, body.hub_token.strip() or None)
+    source = await _from_peer(core, body, to, has_hub=bool(repo_id))
     if source is not None:
         peer_name, peer = source
         return _Order(msgspec.structs.replace(command, peer=peer), peer_name)
-    no_way = _no_way_from(core, asked, to)
+    no_way = _no_way_from(core, body, to)
     if not repo_id and no_way:
         raise Conflict(no_way, param="node")
     if not repo_id:
         raise UnknownModel(
-            f"No other node that can be reached has the model {asked.model!r}, and it is no name "
-            "of the hub; say which one it is with --repo OWNER/NAME.",
+            f"No other node that can be reached has the model {body.model!r}, and its name "
+            "is not one of the hub; give its repository with --repo OWNER/NAME.",
             param="model",
         )
     return _Order(command, f"the hub's {repo_id}", no_way)
 
 
 async def _from_peer(
-    core: Core, asked: PullAsked, to: NodeView, *, has_hub: bool
+    core: Core, body: PullBody, to: NodeView, *, has_hub: bool
 ) -> tuple[str, Peer] | None:
-    """A node to copy from; None where the hub has to do."""
-    if asked.from_node:
-        source = _named_source(core, asked, to)
+    """Returns a node to copy from; None if the hub is the source."""
+    if body.from_node:
+        source = _named_source(core, body, to)
     else:
-        found = _nearest_source(core, asked, to)
+        found = _nearest_source(core, body, to)
         if found is None:
             return None
         source = found
     try:
-        share = await client_of(core, source).share(asked.model)
+        share = await client_of(core, source).control.share(body.model)
     except (NodeUnreachable, NodeRefused):
-        if asked.from_node or not has_hub:
+        if body.from_node or not has_hub:
             raise
         return None
     return source.name, Peer(source.url, share)
 
 
-def _named_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView:
-    if asked.revision is not None:
+def _named_source(core: Core, body: PullBody, to: NodeView) -> NodeView:
+    if body.revision is not None:
         raise BadRequest(
             "A revision is of the hub; a node has the one that it has.", param="revision"
         )
-    assert asked.from_node is not None
-    source = chosen_node(core, asked.model, asked.from_node)
+    assert body.from_node is not None
+    source = chosen_node(core, body.model, body.from_node)
     if not can_reach(to, source):
         raise BadRequest(_no_way(source), param="from_node")
     return source
@@ -183,25 +184,26 @@ def _no_way(source: NodeView) -> str:
     )
 
 
-def _no_way_from(core: Core, asked: PullAsked, to: NodeView) -> str:
-    """Of a node that would be the source if others found it; empty where there is none."""
-    source = hidden(core.fleet.snapshot, asked.model, to) if _may_copy(asked) else None
-    return _no_way(source) if source is not None and not _sources(core, asked, to) else ""
+def _no_way_from(core: Core, body: PullBody, to: NodeView) -> str:
+    """Explains why a node that has the model cannot be the source; empty if none is excluded for
+    its address."""
+    source = unreachable_source(core.fleet.snapshot, body.model, to) if _may_copy(body) else None
+    return _no_way(source) if source is not None and not _sources(core, body, to) else ""
 
 
-def _may_copy(asked: PullAsked) -> bool:
-    """Not where a revision is asked for, or another repository than the one that the name tells."""
-    return asked.revision is None and (asked.repo or asked.model) == asked.model
+def _may_copy(body: PullBody) -> bool:
+    """Returns False if a revision or a repository other than the model's name was requested."""
+    return body.revision is None and (body.repo or body.model) == body.model
 
 
-def _nearest_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView | None:
-    """The node with fewest requests of those that have the model."""
-    found = _sources(core, asked, to)
+def _nearest_source(core: Core, body: PullBody, to: NodeView) -> NodeView | None:
+    """Returns the node with the fewest requests among those that have the model."""
+    found = _sources(core, body, to)
     return min(found, key=lambda view: core.traffic.in_flight(view.node_id), default=None)
 
 
-def _sources(core: Core, asked: PullAsked, to: NodeView) -> list[NodeView]:
-    return sources(core.fleet.snapshot, asked.model, to) if _may_copy(asked) else []
+def _sources(core: Core, body: PullBody, to: NodeView) -> list[NodeView]:
+    return sources(core.fleet.snapshot, body.model, to) if _may_copy(body) else []
 
 
 def _reachable(core: Core) -> list[NodeView]:

@@ -1,11 +1,12 @@
-"""What `/admin/models/pull` and its like take and answer; the command line reads the same types."""
+"""Bodies and rows of `/admin/models/pull` and related paths; the command line reads the same
+types."""
 
 import re
 from typing import Annotated
 
 from pydantic import AfterValidator
 
-from router.api.admin.views import Asked, Name, Shown
+from router.api.admin.views import Name, RequestBody, Row
 
 
 def _stored(name: str) -> str:
@@ -15,38 +16,39 @@ def _stored(name: str) -> str:
 
 
 _STORED = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-Stored = Annotated[Name, AfterValidator(_stored)]
-"""The name of a model on a disk, or at the hub."""
+StoredName = Annotated[Name, AfterValidator(_stored)]
+"""Name of a model on a disk, or at the hub."""
 
 
-class PullAsked(Asked):
+class PullBody(RequestBody):
     """Body of a pull."""
 
-    model: Stored
+    model: StoredName
     node: Name | None = None
-    """None: where it has begun, else where most disk is free."""
-    repo: Stored | None = None
-    """On the hub; None: the model's name, where that can be one."""
+    """If None, the node where the pull has begun, else the one with the most free disk."""
+    repo: StoredName | None = None
+    """Repository at the hub; the model's name if None."""
     revision: Name | None = None
     hub_token: str = ""
     from_node: Name | None = None
-    """None: a node that has the model, else the hub."""
+    """If None, a node that has the model, else the hub."""
 
 
-class PullStarted(Shown):
-    """A pull that goes on by itself."""
+class PullStarted(Row):
+    """A pull that has started."""
 
     model: str
     node: str
     source: str
-    """In words; empty where the model is there already."""
+    """Source in words; empty if the node has the model already."""
     since_s: float
-    """When the node began it, by its own clock: what it tells of earlier pulls is older."""
+    """Start of the pull by the node's clock; reports with an earlier time are about another
+    pull."""
     note: str = ""
-    """Why a node that has the model is not its source."""
+    """Reason why a node that has the model is not the source."""
 
 
-class RemoveAsked(Asked):
+class RemoveBody(RequestBody):
     """Body of a removal."""
 
     model: Name

@@ -1,4 +1,4 @@
-"""`/admin/explain`: where a request would go, where one has gone, and why."""
+"""`/admin/explain`: where a request would go or has gone, and why."""
 
 import time
 
@@ -6,15 +6,15 @@ import msgspec
 
 from node.protocol.messages import Finished
 from router.api.admin.explain_views import (
-    AskDecision,
     AttemptRow,
     CostRow,
     DecidedRow,
     DecisionRow,
+    ExplainBody,
     RejectRow,
     RequestUsageRow,
 )
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.api.body_room import BodyRoom
 from router.api.tickets import Tickets
 from router.api.v1 import RELAYED_PATHS
@@ -22,32 +22,34 @@ from router.errors import BadRequest, UnknownModel, UnknownRequest
 from router.records.decisions import KEPT, TERMS, AttemptRecord, DecisionRecord
 from router.types import Decision, NodeTerms, Reject
 
-LIST_MODELS = "`router models` lists those there are."
+LIST_MODELS = "`router models` lists all models."
 
 
-async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
-    """A dry run, with the priority and the salt of the admin's own key: nothing is sent to a
-    node."""
-    if asked.path not in RELAYED_PATHS:
+async def explain(admin: CurrentAdmin, question: ExplainBody) -> DecisionRow:
+    """Runs the scheduler without sending anything to a node, with the priority and salt of the
+    admin's own key."""
+    if question.path not in RELAYED_PATHS:
         paths = ", ".join(sorted(RELAYED_PATHS))
         raise BadRequest(f"path: a request goes to one of {paths}.", param="path")
     try:
-        headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.items()]
-        body = msgspec.json.encode(asked.body)
+        headers = [
+            (name.lower().encode(), value.encode()) for name, value in question.headers.items()
+        ]
+        body = msgspec.json.encode(question.body)
     except UnicodeEncodeError as error:
-        raise BadRequest(f"The request holds half of a character: {error.reason}.") from error
+        raise BadRequest(f"The request has an incomplete character: {error.reason}.") from error
     core = admin.core
     tickets, now_s = Tickets(core, BodyRoom()), time.monotonic()
     try:
-        call = await tickets.call(admin.caller, asked.path, headers, body, now_s)
-        ticket = await tickets.next(call)
+        request = await tickets.read(admin.caller, question.path, headers, body, now_s)
+        ticket = await tickets.next(request)
     except UnknownModel as error:
         raise UnknownModel(f"{error.message} {LIST_MODELS}", param=error.param) from error
-    return _decision_row(core.traffic.explain(ticket), call.why)
+    return _decision_row(core.traffic.explain(ticket), request.reason)
 
 
-async def explain_request(admin: AdminGiven, request_id: str) -> DecidedRow:
-    """What was decided for one of the latest requests."""
+async def explain_request(admin: CurrentAdmin, request_id: str) -> DecidedRow:
+    """Returns the decisions for one of the latest requests."""
     decided = admin.core.decisions.find(request_id)
     if decided is None:
         raise UnknownRequest(

@@ -1,13 +1,13 @@
-"""What `/admin/explain` takes and answers; the command line reads the same types."""
+"""Bodies and rows of `/admin/explain`; the command line reads the same types."""
 
 from typing import Any
 
 from pydantic import Field
 
-from router.api.admin.views import Asked, Shown
+from router.api.admin.views import RequestBody, Row
 
 
-class AskDecision(Asked):
+class ExplainBody(RequestBody):
     """A request as a client would send it."""
 
     path: str = "/v1/chat/completions"
@@ -15,38 +15,38 @@ class AskDecision(Asked):
     body: dict[str, Any]
 
 
-class CostRow(Shown):
-    """What the request costs on one node."""
+class CostRow(Row):
+    """The cost of the request on one node."""
 
     node_id: str
     node: str
     chosen: bool
     excluded: str | None
-    """Why the node is out of the question, as a sentence."""
+    """Reason why the node is excluded, as a sentence."""
     terms_s: dict[str, float]
-    """By their names in `x-fleet-decision`."""
+    """Cost terms in seconds, by their names in `x-fleet-decision`."""
     total_s: float
     prompt_tokens: int
     cached_tokens: int
     memory_tokens: int
-    """Share of the cached ones that need not be read from disk."""
+    """Cached tokens that are in memory."""
     estimated: bool
-    """Whether the cached ones are a guess, since the node tells nothing of its cache."""
+    """True if the cached tokens are an estimate, since the node does not report its cache."""
 
 
-class DecisionRow(Shown):
+class DecisionRow(Row):
     model: str
     node: str | None
-    """None: no node can take the request."""
+    """None if no node can take the request."""
     waited_s: float
     reason: str
     target_reason: str = ""
-    """Why this model of those that the name means; empty where there was no choice."""
+    """Reason for this target among those of the alias; empty if there was no choice."""
     costs: tuple[CostRow, ...]
 
 
-class RequestUsageRow(Shown):
-    """What the node says of a request that it has answered."""
+class RequestUsageRow(Row):
+    """A node's usage record of a request."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -58,25 +58,26 @@ class RequestUsageRow(Shown):
     reason: str
 
 
-class AttemptRow(Shown):
+class AttemptRow(Row):
     decision: DecisionRow
     expected_ttft_s: float
     ttft_s: float | None
-    """Both from the request's arrival at the router; None: its answer has not begun."""
+    """Like `expected_ttft_s`, measured from the request's arrival at the router; None before the
+    first content."""
     outcome: str | None
     """None while it runs."""
     usage: RequestUsageRow | None
 
 
-class RejectRow(Shown):
+class RejectRow(Row):
     kind: str
     reason: str
     position: int
     wait_s: float
 
 
-class DecidedRow(Shown):
-    """What was decided for a request, and what came of it."""
+class DecidedRow(Row):
+    """The decisions for a request, and its outcome."""
 
     request_id: str
     path: str
@@ -87,6 +88,6 @@ class DecidedRow(Shown):
     attempts: tuple[AttemptRow, ...]
     rejected: RejectRow | None
     target_reason: str = ""
-    """How the first of the models that its name means was chosen; empty where it means one."""
+    """Reason for the first target of the alias; empty if the name means one model."""
     failed_targets: tuple[str, ...] = ()
-    """Models that were to take it before, with the codes of their errors."""
+    """Targets that failed before this one, with the codes of their errors."""

@@ -1,4 +1,4 @@
-"""The gate of `/admin`: who may pass, what a change leaves in the audit log, how errors leave."""
+"""Access control of `/admin`, its audit log, and its error responses."""
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -27,13 +27,13 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """A caller with the scope admin, and what it acts on."""
+    """A caller with the scope admin, and the core that it acts on."""
 
     core: Core
     caller: Caller
 
     async def note(self, verb: str, subject: str, detail: str) -> None:
-        """Writes an audit entry for what was done outside the registry."""
+        """Writes an audit entry for an action outside the registry."""
         await self.core.registry.write(lambda session: self._audit(session, verb, subject, detail))
 
     async def change(
@@ -43,7 +43,8 @@ class Admin:
         detail: str,
         work: Callable[[WriteSession], Awaitable[T]],
     ) -> T:
-        """Runs `work` and writes its audit entry in one transaction: both happen or neither."""
+        """Runs `work` and writes its audit entry in one transaction, so that both happen or
+        neither."""
 
         async def audited(session: WriteSession) -> T:
             result = await work(session)
@@ -62,12 +63,12 @@ def admin_of(request: Request) -> Admin:
     return admin
 
 
-AdminGiven = Annotated[Admin, Depends(admin_of)]
+CurrentAdmin = Annotated[Admin, Depends(admin_of)]
 
 
 def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
-    """A route class that checks the key before the body is read, and answers errors in OpenAI's
-    envelope."""
+    """Returns a route class that checks the key before the body is read, and sends errors in
+    OpenAI's envelope."""
 
     class GatedRoute(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -96,16 +97,17 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
 
 
 def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
-    """What is passed over would leave an answer to another question."""
+    """Raises `BadRequest` for an unknown parameter; ignoring it would answer a different
+    question."""
     for name in request.query_params:
         if name not in known:
-            takes = f"it takes {' and '.join(known)}" if known else "it takes none"
+            takes = f"it accepts {' and '.join(known)}" if known else "it accepts none"
             path = request.scope["path"]
             raise BadRequest(f"{path} has no parameter {name[:100]!r}; {takes}.", param=name[:100])
 
 
 def as_router_error(error: Exception) -> RouterError:
-    """The error as the router answers it."""
+    """Converts the error to the one that the router sends."""
     if isinstance(error, RouterError):
         return error
     if isinstance(error, RequestValidationError):

@@ -1,4 +1,4 @@
-"""`/admin/keys`: who may use the fleet."""
+"""`/admin/keys`: creates, lists and revokes API keys."""
 
 import secrets
 import time
@@ -8,7 +8,7 @@ from registry import keys
 from registry.db import WriteSession
 from registry.records import KeyRecord
 from router.api.admin.bodies import CreateKey, SetBudget
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.api.admin.views import KeyRow, NewKey, RevokedKey
 from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
 from router.errors import BadRequest, Conflict
@@ -19,31 +19,29 @@ DAY_S = 86_400
 CLASSES = tuple(each.name.lower() for each in Priority)
 
 
-async def list_keys(admin: AdminGiven) -> list[KeyRow]:
-    """All keys, revoked ones too; never a digest or a salt."""
+async def list_keys(admin: CurrentAdmin) -> list[KeyRow]:
+    """Lists all keys, including revoked ones; never a digest or a salt."""
     async with admin.core.registry.read() as session:
         records = await keys.list_all(session)
     return [_row(admin.core.budgets, record) for record in records]
 
 
-async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
-    _check_scopes(asked.scopes)
-    _check_class(asked.priority)
+async def create_key(admin: CurrentAdmin, body: CreateKey) -> NewKey:
+    _check_scopes(body.scopes)
+    _check_class(body.priority)
     key, prefix, digest = new_key()
     now_s = time.time()
     record = KeyRecord(
         id=secrets.token_hex(8),
-        name=asked.name,
+        name=body.name,
         prefix=prefix,
         digest=digest,
-        scopes=tuple(scope for scope in SCOPES if scope in asked.scopes),
+        scopes=tuple(scope for scope in SCOPES if scope in body.scopes),
         created_at_s=now_s,
-        expires_at_s=None
-        if asked.expires_in_days is None
-        else now_s + asked.expires_in_days * DAY_S,
+        expires_at_s=None if body.expires_in_days is None else now_s + body.expires_in_days * DAY_S,
         revoked_at_s=None,
-        priority=asked.priority,
-        salt=new_salt() if asked.isolate else "",
+        priority=body.priority,
+        salt=new_salt() if body.isolate else "",
     )
     await admin.change(
         "key.create",
@@ -56,8 +54,8 @@ async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
     return NewKey(key=key, **_row(admin.core.budgets, record).model_dump())
 
 
-async def revoke_key(admin: AdminGiven, id_or_name: str) -> RevokedKey:
-    """From the answer on, no request with the key is let in."""
+async def revoke_key(admin: CurrentAdmin, id_or_name: str) -> RevokedKey:
+    """Revokes a key; from the response on, requests with it are rejected."""
     now_s = time.time()
 
     async def revoke(session: WriteSession) -> KeyRecord:
@@ -75,9 +73,10 @@ async def revoke_key(admin: AdminGiven, id_or_name: str) -> RevokedKey:
     return RevokedKey(**row.model_dump(), already=record.revoked_at_s != now_s)
 
 
-async def set_budget(admin: AdminGiven, id_or_name: str, asked: SetBudget) -> KeyRow:
-    """What the key's requests to paid servers may cost in a month, from the next one on."""
-    budget = asked.paid_budget
+async def set_budget(admin: CurrentAdmin, id_or_name: str, body: SetBudget) -> KeyRow:
+    """Sets the most that the key's requests to paid servers may cost in a month, from the next
+    request on."""
+    budget = body.paid_budget
     record = await admin.change(
         "key.budget",
         id_or_name,

@@ -1,4 +1,5 @@
-"""`/admin/policies` and `/admin/schedules`: what stays in memory, and what comes and goes when."""
+"""`/admin/policies` and `/admin/schedules`: which models stay in memory, and when they are loaded
+and unloaded."""
 
 import secrets
 from dataclasses import replace
@@ -7,13 +8,13 @@ from node.protocol.messages import ModelStatus
 from registry import policies, schedules
 from registry.records import PolicyRecord, ScheduleRecord
 from router.api.admin.bodies import AddSchedule, PolicyChange
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.api.admin.models import find_status
 from router.api.admin.views import PolicyRow, ScheduleRow
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, UnknownModel
 from router.lifecycle.calendar import LOAD, UNLOAD, lines_of, next_times
-from router.lifecycle.crons import NoCron, next_due_s, trigger_of
+from router.lifecycle.crons import InvalidCron, next_due_s, trigger_of
 from router.states import KIND_AGENT
 from router.types import NodeView
 from serving.units import GIB, gib
@@ -24,20 +25,22 @@ _ID_BYTES = 4
 # --- policies ---
 
 
-async def list_policies(admin: AdminGiven) -> list[PolicyRow]:
-    records = sorted(admin.core.lifecycle.policies, key=lambda each: (each.model, each.node_id))
+async def list_policies(admin: CurrentAdmin) -> list[PolicyRow]:
+    records = sorted(
+        admin.core.lifecycle.policies.records, key=lambda each: (each.model, each.node_id)
+    )
     return [_policy_row(admin.core, record) for record in records]
 
 
-async def change_policy(admin: AdminGiven, change: PolicyChange) -> PolicyRow:
+async def change_policy(admin: CurrentAdmin, change: PolicyChange) -> PolicyRow:
     core = admin.core
     node_id = _node_id(core, change.node)
-    known = any(each.model == change.model for each in core.lifecycle.policies)
+    known = any(each.model == change.model for each in core.lifecycle.policies.records)
     model = change.model if known else _agents_model(core, change.model)
     given = change.model_fields_set & {"pinned", "keep_alive_s"}
     if not given:
         raise BadRequest("Give `pinned` or `keep_alive_s`.")
-    record = core.lifecycle.policy(model, node_id)
+    record = core.lifecycle.policies.get(model, node_id)
     if "keep_alive_s" in given:
         record = replace(record, keep_alive_s=change.keep_alive_s)
     if change.pinned is not None:
@@ -55,15 +58,15 @@ async def change_policy(admin: AdminGiven, change: PolicyChange) -> PolicyRow:
 def _policy_words(record: PolicyRecord) -> str:
     pinned = "pinned" if record.pinned else "not pinned"
     if record.keep_alive_s is None:
-        return f"{pinned}, kept as the node says"
+        return f"{pinned}, kept by the node's own settings"
     if record.keep_alive_s == 0:
-        return f"{pinned}, kept for ever"
+        return f"{pinned}, kept forever"
     return f"{pinned}, kept for {record.keep_alive_s:g} s"
 
 
 def _check_there(core: Core, model: str, node: str | None) -> None:
-    """Raises where the node that is named does not have the model; one that has told nothing yet
-    may have it."""
+    """Raises `UnknownModel` if the named node does not have the model; a node without a status may
+    have it."""
     view = core.fleet.by_name(node) if node is not None else None
     if view is None or view.status is None or find_status(view, model) is not None:
         return
@@ -75,8 +78,8 @@ def _check_there(core: Core, model: str, node: str | None) -> None:
 
 
 def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -> None:
-    """Raises where the node could not hold the model beside all that is pinned on it; without a
-    node, where one that has it could not, or with `on_any`, where none could."""
+    """Raises `Conflict` if a node that has the model lacks the memory for it beside everything
+    pinned there; with `on_any`, only if all of them do."""
     words = [
         _lack_of_room(core, model, view)
         for view in core.fleet.snapshot
@@ -88,10 +91,10 @@ def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -
 
 
 def _lack_of_room(core: Core, name: str, view: NodeView) -> str:
-    """In a sentence; empty where there is room."""
+    """Describes the lack of memory as a sentence; empty if there is enough."""
     status = find_status(view, name)
     assert view.status is not None and status is not None
-    pinned = {each.model for each in core.lifecycle.policies if _pins(each, view)}
+    pinned = {each.model for each in core.lifecycle.policies.records if _pins(each, view)}
     others = [
         model
         for model in view.status.models
@@ -127,28 +130,28 @@ def _policy_row(core: Core, record: PolicyRecord) -> PolicyRow:
 # --- schedules ---
 
 
-async def list_schedules(admin: AdminGiven) -> list[ScheduleRow]:
-    return [_schedule_row(admin.core, record) for record in admin.core.lifecycle.schedules]
+async def list_schedules(admin: CurrentAdmin) -> list[ScheduleRow]:
+    return [_schedule_row(admin.core, record) for record in admin.core.lifecycle.timetable.records]
 
 
-async def add_schedule(admin: AdminGiven, asked: AddSchedule) -> ScheduleRow:
+async def add_schedule(admin: CurrentAdmin, body: AddSchedule) -> ScheduleRow:
     core = admin.core
-    if asked.load is None and asked.unload is None:
+    if body.load is None and body.unload is None:
         raise BadRequest("Give `load`, `unload` or both: cron lines such as '0 8 * * 1-5'.")
     record = ScheduleRecord(
         id=secrets.token_hex(_ID_BYTES),
-        model=_agents_model(core, asked.model),
-        node_id=_node_id(core, asked.node),
-        load_cron=asked.load,
-        unload_cron=asked.unload,
-        timezone=asked.timezone,
-        created_at_s=core.lifecycle.now_s,
+        model=_agents_model(core, body.model),
+        node_id=_node_id(core, body.node),
+        load_cron=body.load,
+        unload_cron=body.unload,
+        timezone=body.timezone,
+        created_at_s=core.lifecycle.timetable.wall(),
     )
     _check_lines(record)
-    _check_there(core, record.model, asked.node)
+    _check_there(core, record.model, body.node)
     if record.load_cron is not None:
         _check_room(core, record.model, record.node_id, on_any=True)
-    detail = f"load={asked.load!r} unload={asked.unload!r} {asked.timezone}"
+    detail = f"load={body.load!r} unload={body.unload!r} {body.timezone}"
     await admin.change(
         "schedule.add",
         record.model,
@@ -159,9 +162,11 @@ async def add_schedule(admin: AdminGiven, asked: AddSchedule) -> ScheduleRow:
     return _schedule_row(core, record)
 
 
-async def remove_schedule(admin: AdminGiven, schedule_id: str) -> ScheduleRow:
+async def remove_schedule(admin: CurrentAdmin, schedule_id: str) -> ScheduleRow:
     core = admin.core
-    found = next((each for each in core.lifecycle.schedules if each.id == schedule_id), None)
+    found = next(
+        (each for each in core.lifecycle.timetable.records if each.id == schedule_id), None
+    )
     if found is None:
         raise NotFound(f"There is no schedule {schedule_id!r}; `router schedule list` shows them.")
     row = _schedule_row(core, found)
@@ -176,14 +181,14 @@ def _check_lines(record: ScheduleRecord) -> None:
     for what, line in lines_of(record).items():
         try:
             trigger = trigger_of(line, record.timezone)
-        except NoCron as error:
+        except InvalidCron as error:
             raise BadRequest(f"{what}: {error}", param=what) from error
         if next_due_s(trigger, record.created_at_s) is None:
             raise BadRequest(f"{what}: {line!r} is never due.", param=what)
 
 
 def _schedule_row(core: Core, record: ScheduleRecord) -> ScheduleRow:
-    coming = next_times(record, core.lifecycle.now_s)
+    coming = next_times(record, core.lifecycle.timetable.wall())
     return ScheduleRow(
         id=record.id,
         model=record.model,
@@ -204,21 +209,20 @@ def _schedule_row(core: Core, record: ScheduleRecord) -> ScheduleRow:
 
 
 def _agents_model(core: Core, name: str) -> str:
-    """The model that the name means. Raises `UnknownModel`, and `BadRequest` where no node agent
-    has it."""
+    """Resolves the model name. Raises `UnknownModel`, and `BadRequest` if no node agent has the
+    model."""
     model = core.names.resolve(name)
     views = (view for view in core.fleet.snapshot if view.kind == KIND_AGENT)
     if not any(model in view.model_names() for view in views):
         raise BadRequest(
-            f"No node agent has the model {model!r}; the server that does takes care of it by "
-            "itself.",
+            f"No node agent has the model {model!r}; the server that does manages it itself.",
             param="model",
         )
     return model
 
 
 def _node_id(core: Core, name: str | None) -> str:
-    """The id of the agent of that name, reachable or not; empty for none."""
+    """Returns the id of the agent with that name, reachable or not; empty if no name is given."""
     if name is None:
         return ""
     view = core.fleet.by_name(name)
@@ -226,7 +230,7 @@ def _node_id(core: Core, name: str | None) -> str:
         raise NotFound(f"There is no node {name!r}; `router nodes` lists them.", param="node")
     if view.kind != KIND_AGENT:
         raise BadRequest(
-            f"The node {name!r} is not a node agent; it takes care of its models by itself.",
+            f"The node {name!r} is not a node agent; it manages its models itself.",
             param="node",
         )
     return view.node_id

@@ -1,4 +1,4 @@
-"""`/admin/models`: what is where, and loading and unloading by hand."""
+"""`/admin/models`: lists models on nodes, and loads and unloads them."""
 
 import difflib
 import time
@@ -10,7 +10,7 @@ from node.protocol.messages import BrokenModel, ModelState, ModelStatus
 from registry import residency
 from registry.records import ResidencyRecord
 from router.api.admin.bodies import ModelOrder
-from router.api.admin.gate import Admin, AdminGiven
+from router.api.admin.gate import Admin, CurrentAdmin
 from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.core import Core
 from router.errors import (
@@ -24,36 +24,34 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
+from router.lifecycle.reconcile import IN_MEMORY
 from router.lifecycle.sources import has_whole
 from router.scheduler.residency import no_room
 from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, REST_WORDS
 from router.types import NodeView
 from router.upstream.node_client import NodeClient
 
-HELD = (ModelState.READY, ModelState.LOADING)
-"""States in which a model takes memory and is not on its way out."""
 
-
-async def list_models(admin: AdminGiven) -> list[ModelRow]:
-    """One row per model that a node has; of a node that has not spoken yet, what it last said."""
+async def list_models(admin: CurrentAdmin) -> list[ModelRow]:
+    """Lists one row per model; for a node without a status, the models from the registry."""
     async with admin.core.registry.read() as session:
         remembered = await residency.list_all(session)
     return model_rows(admin.core, remembered)
 
 
-async def load_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
+async def load_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
     view = chosen_node(core, model, order.node) if order.node else best_node(core, model)
     refuse_maintenance(view, "loaded")
     started_s = time.monotonic()
-    await client_of(core, view).load(model)
+    await client_of(core, view).control.load(model)
     await admin.note("model.load", model, f"on {view.name}")
     return OrderDone(model=model, nodes=(view.name,), took_s=time.monotonic() - started_s)
 
 
 def refuse_maintenance(view: NodeView, done: str) -> None:
-    """Raises where nothing is `done` on the node, since it is under maintenance."""
+    """Raises `Conflict` if the node is under maintenance; `done` names the refused action."""
     if view.state == MAINTENANCE:
         raise Conflict(
             f"The node {view.name!r} is under maintenance, so that nothing is {done} there; "
@@ -62,11 +60,11 @@ def refuse_maintenance(view: NodeView, done: str) -> None:
         )
 
 
-async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
+async def unload_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
-    views = [chosen_node(core, model, order.node)] if order.node else holders_of(core, model)
-    holders = [view for view in views if _status(view, model).state in HELD]
+    views = [chosen_node(core, model, order.node)] if order.node else nodes_with(core, model)
+    holders = [view for view in views if _status(view, model).state in IN_MEMORY]
     if not holders:
         where = f"on {order.node}" if order.node else "on any node that can be reached"
         raise Conflict(f"The model {model!r} is not loaded {where}.", param="model")
@@ -77,7 +75,7 @@ async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
 
 
 def _check_pins(core: Core, model: str, views: list[NodeView]) -> None:
-    """Raises where what is unloaded would be loaded again at once."""
+    """Raises `Conflict` for a pinned model, which would be loaded again at once."""
     for view in views:
         how = _pinned_by(core, model, view)
         if how:
@@ -85,9 +83,9 @@ def _check_pins(core: Core, model: str, views: list[NodeView]) -> None:
 
 
 def _pinned_by(core: Core, model: str, view: NodeView) -> str:
-    """Who pins it, and what ends that; empty where nobody does."""
+    """Describes what pins the model and how to undo it; empty if it is not pinned."""
     for node_id in (view.node_id, ""):
-        if core.lifecycle.policy(model, node_id).pinned:
+        if core.lifecycle.policies.get(model, node_id).pinned:
             where = f" --node {view.name}" if node_id else ""
             return f"; `router unpin {model}{where}` first."
     schedule_id = core.lifecycle.keeping(model, view.node_id)
@@ -105,9 +103,9 @@ def _pinned_by(core: Core, model: str, view: NodeView) -> str:
 
 
 def best_node(core: Core, model: str) -> NodeView:
-    """Where to load: where it is loaded already, else the reachable node with most free memory.
-    One that takes no requests needs no models either."""
-    holders = holders_of(core, model)
+    """Returns the node to load on: where the model is loaded already, else the reachable node with
+    the most free memory. Only nodes that accept requests are candidates."""
+    holders = nodes_with(core, model)
     views = [view for view in holders if view.state == ACTIVE]
     if not views:
         resting = [f"{view.name} is {REST_WORDS[view.state]}" for view in holders]
@@ -117,11 +115,12 @@ def best_node(core: Core, model: str) -> NodeView:
             f"{why}.",
             param="model",
         )
-    return max(views, key=lambda view: (_status(view, model).state in HELD, free_bytes(view)))
+    return max(views, key=lambda view: (_status(view, model).state in IN_MEMORY, free_bytes(view)))
 
 
 def chosen_node(core: Core, model: str, name: str) -> NodeView:
-    """The node that the admin named. Raises unless it can load and unload the model now."""
+    """Returns the node that the admin named. Raises an error unless it can load and unload the
+    model at this time."""
     view = named_agent(core, name)
     status = find_status(view, model)
     if reason := view.broken(model):
@@ -134,7 +133,7 @@ def chosen_node(core: Core, model: str, name: str) -> NodeView:
 
 
 def named_agent(core: Core, name: str) -> NodeView:
-    """The node agent that the admin named. Raises unless it takes orders now."""
+    """Returns the node agent that the admin named. Raises an error unless it is reachable."""
     view = core.fleet.by_name(name)
     if view is None:
         names = [node.name for node in core.fleet.snapshot]
@@ -143,7 +142,7 @@ def named_agent(core: Core, name: str) -> NodeView:
         raise NotFound(f"There is no node {name!r}.{hint}", param="node")
     if view.kind != KIND_AGENT:
         raise BadRequest(
-            f"The node {name!r} is not a node agent; it takes care of its models by itself.",
+            f"The node {name!r} is not a node agent; it manages its models itself.",
             param="node",
         )
     if not view.reachable or view.status is None:
@@ -231,7 +230,7 @@ def _keep_alive_s(view: NodeView, model: ModelStatus) -> float | None:
 
 
 def _idle_s(view: NodeView, model: ModelStatus) -> float | None:
-    """Until now, where the node is still heard."""
+    """Seconds since its last request ended; None if unknown."""
     if model.idle_s is None or not view.reachable:
         return None
     return model.idle_s + max(0.0, time.monotonic() - view.status_at_s)
@@ -267,13 +266,13 @@ def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:
     )
 
 
-def holders_of(core: Core, model: str) -> list[NodeView]:
-    """The agents that can be reached and have all of the model on disk."""
+def nodes_with(core: Core, model: str) -> list[NodeView]:
+    """Lists the reachable agents that have the whole model on disk."""
     return [view for view in core.fleet.snapshot if has_whole(view, model)]
 
 
 def find_status(view: NodeView, model: str) -> ModelStatus | None:
-    """What the node tells of the model; None where it has none."""
+    """Returns the node's status of the model; None if it has none."""
     models = view.status.models if view.status else ()
     return next((status for status in models if status.name == model), None)
 
@@ -292,12 +291,12 @@ def client_of(core: Core, view: NodeView) -> NodeClient:
 
 
 async def _unload_each(admin: Admin, model: str, views: list[NodeView]) -> list[str]:
-    """Unloads on every node, and only then tells of those that refused."""
+    """Unloads on every node, and raises the errors of those that refused at the end."""
     done: list[str] = []
     refused: list[str] = []
     for view in views:
         try:
-            await client_of(admin.core, view).unload(model)
+            await client_of(admin.core, view).control.unload(model)
         except RouterError as error:
             refused.append(f"{view.name}: {error.message}")
             continue

@@ -1,4 +1,4 @@
-"""`/admin/nodes`: which machines the fleet is made of."""
+"""`/admin/nodes`: adds, lists, removes, cordons and checks nodes."""
 
 import re
 import secrets
@@ -14,7 +14,7 @@ from node.protocol.names import is_name
 from registry import nodes
 from registry.records import NodeRecord
 from router.api.admin.bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.api.admin.views import (
     BreakerRow,
     NodeCheckRow,
@@ -34,35 +34,35 @@ from router.upstream.node_client import NodeClient
 _NAME_CHARS = 63
 
 
-async def list_nodes(admin: AdminGiven) -> list[NodeRow]:
+async def list_nodes(admin: CurrentAdmin) -> list[NodeRow]:
     async with admin.core.registry.read() as session:
         records = await nodes.list_all(session)
     return [node_row(admin.core, record) for record in records]
 
 
-async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
-    """Contacts the node before it is stored: what is registered has answered once."""
-    credential = NodeCredential(asked.token.strip(), asked.allow_plain_http)
+async def add_node(admin: CurrentAdmin, body: AddNode) -> NodeRow:
+    """Contacts the node before storing it, so that every registered node has responded once."""
+    credential = NodeCredential(body.token.strip(), body.allow_plain_http)
     credential.check()
-    url = check_node_url(asked.url, credential)
-    if asked.kind == KIND_OPENAI:
-        url = url.removesuffix("/v1")  # as other programs want their base URLs
-    _refuse_of_agents(asked)
-    async with NodeClient(url, credential, asked.kind) as client:
-        node_id, accepted = await _contact(client, asked)
+    url = check_node_url(body.url, credential)
+    if body.kind == KIND_OPENAI:
+        url = url.removesuffix("/v1")  # other programs expect base URLs with it
+    _refuse_of_agents(body)
+    async with NodeClient(url, credential, body.kind) as client:
+        node_id, accepted = await _contact(client, body)
     async with admin.core.registry.read() as session:
         known = await nodes.list_all(session)
-    _refuse_taken(known, asked.name, url)
+    _refuse_taken(known, body.name, url)
     _refuse_registered(known, node_id)
     record = NodeRecord(
         id=node_id,
-        name=asked.name or default_name(url, {node.name for node in known}),
+        name=body.name or default_name(url, {node.name for node in known}),
         url=url,
-        kind=asked.kind,
+        kind=body.kind,
         credential=credential.text(),
         created_at_s=time.time(),
-        max_rows=asked.max_rows,
-        prices=asked.prices.model_dump(exclude_none=True) if asked.prices else None,
+        max_rows=body.max_rows,
+        prices=body.prices.model_dump(exclude_none=True) if body.prices else None,
         accepted=accepted,
     )
     await admin.change(
@@ -72,27 +72,27 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
     return node_row(admin.core, record)
 
 
-async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
-    """Sends the node nothing more and forgets it."""
+async def remove_node(admin: CurrentAdmin, name: str) -> NodeRow:
+    """Stops sending requests to the node and removes it."""
     record = await admin.change(
         "node.remove", name, "", lambda session: nodes.remove(session, name)
     )
     row = node_row(admin.core, record)
-    await admin.core.lifecycle.leave_node(record.id)
+    await admin.core.lifecycle.actions.withdraw_policies(record.id)
     await admin.core.watcher.unwatch(record.id)
-    admin.core.dispatcher.forget(record.id)
+    admin.core.dispatcher.forget_node(record.id)
     admin.core.lifecycle.forget_node(record.id)
     return row
 
 
-async def check_nodes(admin: AdminGiven) -> list[NodeCheckRow]:
-    """Calls every node now, and tells what is wrong with it."""
+async def check_nodes(admin: CurrentAdmin) -> list[NodeCheckRow]:
+    """Contacts every node and reports what is wrong with it."""
     async with admin.core.registry.read() as session:
         records = await nodes.list_all(session)
     return [NodeCheckRow(**asdict(found)) for found in await checkup.check_nodes(records)]
 
 
-async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:
+async def set_state(admin: CurrentAdmin, order: NodeOrder) -> NodeRow:
     """Cordons a node, puts it under maintenance, or makes it active again."""
     record = await admin.change(
         f"node.{order.state}",
@@ -104,31 +104,31 @@ async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:
     return node_row(admin.core, record)
 
 
-async def accept_models(admin: AdminGiven, asked: AcceptModels) -> NodeRow:
-    """From now on, requests for these models may go to the server that lists them."""
+async def accept_models(admin: CurrentAdmin, body: AcceptModels) -> NodeRow:
+    """Allows requests for these models to go to the server that lists them."""
     core = admin.core
     async with core.registry.read() as session:
-        record = await nodes.get(session, asked.node)
+        record = await nodes.get(session, body.node)
     if record.kind != KIND_OPENAI:
         raise BadRequest(
             f"{record.name} is a node agent, all of whose models are served.", param="node"
         )
     view = core.fleet.node(record.id)
     waiting = view.unaccepted if view else ()
-    _refuse_unlisted(asked.models, {*waiting, *(record.accepted or ())})
+    _refuse_unlisted(body.models, {*waiting, *(record.accepted or ())})
     record = await admin.change(
         "node.accept",
         record.name,
-        ", ".join(asked.models),
-        lambda session: nodes.accept(session, record.name, asked.models),
+        ", ".join(body.models),
+        lambda session: nodes.accept(session, record.name, body.models),
     )
     core.watcher.accept(record)
     return node_row(core, record)
 
 
-async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
-    """Ends the requests that a cordoned node serves for this router: those without content go to
-    another node, the others end with their error."""
+async def cut_requests(admin: CurrentAdmin, named: NodeNamed) -> NodeRow:
+    """Ends this router's requests on a cordoned node: those without content go to another node, the
+    others end with an error."""
     core = admin.core
     async with core.registry.read() as session:
         record = await nodes.get(session, named.node)
@@ -146,7 +146,7 @@ async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
 
 
 def default_name(url: str, taken: Collection[str]) -> str:
-    """A free node name made from the URL's host name."""
+    """Makes an unused node name from the URL's host name."""
     host = (urlsplit(url).hostname or "").lower()
     base = re.sub(r"[^a-z0-9._-]+", "-", host).strip("._-")[: _NAME_CHARS - 4] or "node"
     name, count = base, 1
@@ -201,7 +201,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
 
 
 def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[BreakerRow, ...]:
-    """Of the models that are still on the node."""
+    """Returns the breakers of models that are still on the node."""
     return tuple(
         BreakerRow(
             model=each.model,
@@ -214,32 +214,32 @@ def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[Brea
     )
 
 
-async def _contact(client: NodeClient, asked: AddNode) -> tuple[str, tuple[str, ...] | None]:
-    """The node's id, from its own mouth where it has one, and the models of a server that requests
-    may go to."""
-    if asked.kind == KIND_OPENAI:
-        listed = await client.foreign_models()
-        _refuse_unlisted(asked.models or (), listed)
-        return secrets.token_hex(8), tuple(listed if asked.models is None else asked.models)
-    node_id = (await client.status()).node_id
+async def _contact(client: NodeClient, body: AddNode) -> tuple[str, tuple[str, ...] | None]:
+    """Returns (the node's id, the models of a third-party server that requests may go to); the id
+    of an agent is its own."""
+    if body.kind == KIND_OPENAI:
+        listed = await client.control.foreign_models()
+        _refuse_unlisted(body.models or (), listed)
+        return secrets.token_hex(8), tuple(listed if body.models is None else body.models)
+    node_id = (await client.control.status()).node_id
     if not is_name(node_id):
-        raise NodeRefused(f"{asked.url} has an id that cannot be shown.")
+        raise NodeRefused(f"{body.url} has an id that cannot be shown.")
     return node_id, None
 
 
-def _refuse_of_agents(asked: AddNode) -> None:
-    """What is said of servers of kind openai only."""
-    if asked.kind == KIND_OPENAI:
+def _refuse_of_agents(body: AddNode) -> None:
+    """Raises `BadRequest` for fields that only servers of kind openai have."""
+    if body.kind == KIND_OPENAI:
         return
-    if asked.max_rows is not None:
+    if body.max_rows is not None:
         raise BadRequest(
             "`max_rows` is for a server of kind openai; a node agent has its own limit, "
             "`node-agent serve --max-rows`.",
             param="max_rows",
         )
-    if asked.prices is not None:
+    if body.prices is not None:
         raise BadRequest("Only a server of kind openai has prices.", param="prices")
-    if asked.models is not None:
+    if body.models is not None:
         raise BadRequest(
             "`models` is for a server of kind openai; all models of a node agent are served.",
             param="models",

@@ -1,4 +1,4 @@
-"""`/admin/usage` and `/admin/audit`: what was used, and who changed what."""
+"""`/admin/registry`, `/admin/usage` and `/admin/audit`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import Query
 
 from registry import audit, keys, usage
-from router.api.admin.gate import AdminGiven
+from router.api.admin.gate import CurrentAdmin
 from router.api.admin.views import AuditRow, RegistryRow, UsageRow
 
 SinceS = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
 
 
-async def show_registry(admin: AdminGiven) -> RegistryRow:
-    """Whether the registry takes what it is to keep."""
+async def show_registry(admin: CurrentAdmin) -> RegistryRow:
+    """Reports if the registry can be written."""
     trouble, ledger = admin.core.registry.trouble, admin.core.ledger
     return RegistryRow(
         error=trouble.sentence or None,
@@ -23,7 +23,7 @@ async def show_registry(admin: AdminGiven) -> RegistryRow:
     )
 
 
-async def show_usage(admin: AdminGiven, since_s: SinceS = None) -> list[UsageRow]:
+async def show_usage(admin: CurrentAdmin, since_s: SinceS = None) -> list[UsageRow]:
     """Totals by key and model over the requests that finished at `since_s` or later."""
     async with admin.core.registry.read() as session:
         names = {key.id: key.name for key in await keys.list_all(session)}
@@ -34,8 +34,8 @@ async def show_usage(admin: AdminGiven, since_s: SinceS = None) -> list[UsageRow
 
 
 async def show_audit(
-    admin: AdminGiven, limit: Annotated[int, Query(ge=1, le=10_000)] = 50
+    admin: CurrentAdmin, limit: Annotated[int, Query(ge=1, le=10_000)] = 50
 ) -> list[AuditRow]:
-    """The newest entries, newest first."""
+    """Lists the newest entries, newest first."""
     async with admin.core.registry.read() as session:
         return [AuditRow(**asdict(entry)) for entry in await audit.recent(session, limit)]

@@ -10,10 +10,10 @@ from router.core import Core
 
 
 def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
-    """The admin API over the core that `core_of` gives once the app has started."""
+    """Builds the admin API; `core_of` returns the core once the app has started."""
     router = APIRouter(prefix="/admin", route_class=gated_route(core_of))
     add = router.add_api_route
-    # What stands in a path may hold slashes, as model names on the hub do, or be empty.
+    # Names in paths may be empty, or contain slashes, as the hub's model names do.
     add("/nodes", nodes.list_nodes, methods=["GET"])
     add("/nodes", nodes.add_node, methods=["POST"], status_code=201)
     add("/nodes/check", nodes.check_nodes, methods=["POST"])

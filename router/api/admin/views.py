@@ -1,4 +1,4 @@
-"""What `/admin` answers; the command line reads the same types."""
+"""Rows of `/admin`'s responses; the command line reads the same types."""
 
 from typing import Annotated
 
@@ -14,65 +14,65 @@ def _shown_name(text: str) -> str:
     return text
 
 
-Shows = AfterValidator(_shown_name)
+Printable = AfterValidator(_shown_name)
 Name = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=NAME_CHARS), Shows
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=NAME_CHARS), Printable
 ]
 Price = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
-class Asked(BaseModel):
-    """A request body; a field it does not know is refused, since it is a typing error."""
+class RequestBody(BaseModel):
+    """A request body; an unknown field is refused, since it is probably a typing error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class NodePrices(Asked):
-    """For a million tokens, in the admin's own currency."""
+class NodePrices(RequestBody):
+    """Prices for a million tokens, in the admin's own currency."""
 
     input: Price
     output: Price
     cached: Price | None = None
-    """None: as `input`."""
+    """Same as `input` if None."""
 
 
-class Shown(BaseModel):
-    """A row of an answer; times are seconds since the epoch."""
+class Row(BaseModel):
+    """A row of a response; times are seconds since the epoch."""
 
-    # A command uses one or two of the rows: building the others would be most of its time.
+    # A command uses one or two of the row types; building the others would take most of its time.
     model_config = ConfigDict(frozen=True, defer_build=True)
 
 
-class NodeModel(Shown):
+class NodeModel(Row):
     name: str
     state: str
 
 
-class BreakerRow(Shown):
+class BreakerRow(Row):
     """A model that has failed on a node; closed breakers have no row."""
 
     model: str
     state: str
-    """open: requests go elsewhere; half_open: one of them tries."""
+    """"open" means that requests go to other nodes, "half_open" that one of them is a trial."""
     failures: int
-    """Of its last requests there: those of two minutes, at most 64."""
+    """Failures among its last requests there, of two minutes and at most 64."""
     outcomes: int
-    """How many these are."""
+    """Number of these requests."""
 
 
-class NodePressure(Shown):
-    """That a node is short of memory, or was until a while ago."""
+class NodePressure(Row):
+    """A node's memory pressure at this time or until a while ago."""
 
     level: str
     for_s: float
-    """How long it has been at this level."""
+    """Seconds that it has been at this level."""
     stored_cap_bytes: int | None
-    """Most stored KV that its models may keep in memory now; None: as ever."""
+    """Most stored KV that its models may keep in memory; None for no limit beyond the usual."""
     effect: str
-    """What it does to the node, as the end of a sentence."""
+    """Effect on the node, as the end of a sentence."""
 
 
-class NodeRow(Shown):
+class NodeRow(Row):
     id: str
     name: str
     url: str
@@ -80,9 +80,9 @@ class NodeRow(Shown):
     created_at_s: float
     reachable: bool
     error: str | None
-    """Why it is not reachable, as a sentence."""
+    """Reason why it is not reachable, as a sentence."""
     status_age_s: float | None
-    """Seconds since its last word; None before the first."""
+    """Seconds since its last status; None before the first."""
     version: str | None
     engine: str | None
     chip: str | None
@@ -90,11 +90,11 @@ class NodeRow(Shown):
     memory_leased_bytes: int | None
     in_flight: int
     leases: int = 0
-    """Requests that the node itself tells of, other routers' too."""
+    """Requests that the node itself reports, including those of other routers."""
     state: str = "active"
-    """What an admin wants of it: active, cordoned or maintenance."""
+    """State set by an admin: active, cordoned or maintenance."""
     max_rows: int | None
-    """As an admin has set it."""
+    """As set by an admin."""
     prices: NodePrices | None = None
     breakers: tuple[BreakerRow, ...] = ()
     stalled: tuple[str, ...] = ()
@@ -102,43 +102,43 @@ class NodeRow(Shown):
     too_large: tuple[str, ...] = ()
     """Models for which its memory is too small."""
     pressure: NodePressure | None = None
-    """None where it has memory."""
+    """None if it has enough memory."""
     broken: tuple[str, ...] = ()
     """Models whose files on its disk are damaged."""
     unaccepted: tuple[str, ...] = ()
-    """What a server of kind openai lists besides, and no admin has accepted."""
+    """Models that a server of kind openai lists and no admin has accepted."""
     models: tuple[NodeModel, ...]
 
 
-class PolicyRow(Shown):
+class PolicyRow(Row):
     model: str
     node: str | None
-    """None: every node that has the model."""
+    """Every node that has the model if None."""
     pinned: bool
     keep_alive_s: float | None
-    """0: for ever; None: as the node's own settings say."""
+    """0 is forever; None is the default of the node's own settings."""
 
 
-class ScheduleRow(Shown):
+class ScheduleRow(Row):
     id: str
     model: str
     node: str | None
-    """None: whichever node is best."""
+    """The best node if None."""
     load: str | None
     unload: str | None
     timezone: str
     load_fired_s: float | None
-    """The due time that was acted upon last."""
+    """Due time that was acted on last."""
     unload_fired_s: float | None
     next_load_s: float | None
     next_unload_s: float | None
     pending: str | None
-    """What was due, "load" or "unload", and is not done yet."""
+    """Pending action, "load" or "unload"."""
     pending_error: str | None = None
-    """Why that failed when it was tried last."""
+    """Reason why the pending action failed last."""
 
 
-class ModelPlace(Shown):
+class ModelPlace(Row):
     """A model on one node."""
 
     node: str
@@ -150,28 +150,28 @@ class ModelPlace(Shown):
     since_s: float
     reason: str | None
     progress: float | None = None
-    """Share of a pull or a load that is done."""
+    """Completed share of a pull or a load."""
     pinned: bool = False
-    """Whether it stays in memory there."""
+    """True if it stays in memory there."""
     keep_alive_s: float | None = None
-    """How long it may be idle there; 0: for ever; None: nobody can tell, or it is not in memory."""
+    """Seconds that it may be idle there; 0 is forever; None if unknown or not in memory."""
     idle_s: float | None = None
-    """Since the end of its last request; None while it is in use or not in memory."""
+    """Seconds since its last request ended; None while it is in use or not in memory."""
     paid: bool = False
-    """Whether its requests cost money there."""
+    """True if its requests cost money there."""
     failing: bool = False
-    """Whether requests go elsewhere: it failed there, or makes no progress."""
+    """True if requests go to other nodes, since it failed there or makes no progress."""
     no_room: str | None = None
-    """What it lacks where the node's memory is too small for it, as a sentence."""
+    """Memory that it lacks on the node, as a sentence."""
     node_state: str = "active"
-    """What an admin wants of the node: active, cordoned or maintenance."""
+    """State of the node set by an admin: active, cordoned or maintenance."""
     disk_bytes: int = 0
-    """Of its files there."""
+    """Size of its files there."""
     node_free_bytes: int = 0
-    """On the disk of the node's models."""
+    """Free space on the disk of the node's models."""
 
 
-class ModelRow(Shown):
+class ModelRow(Row):
     name: str
     aliases: tuple[str, ...]
     weight_bytes: int
@@ -180,25 +180,25 @@ class ModelRow(Shown):
     nodes: tuple[ModelPlace, ...]
 
 
-class RegistryRow(Shown):
+class RegistryRow(Row):
     error: str | None
-    """Why writes fail, as a sentence; None while they succeed."""
+    """Reason why writes fail, as a sentence; None while they succeed."""
     failing_s: float
     waiting_rows: int
-    """Of usage, that are not written yet."""
+    """Usage rows that are not written yet."""
     lost_rows: int
-    """Of usage, that were too many to keep, since the router's start."""
+    """Usage rows that were dropped since the router's start, because too many were waiting."""
 
 
-class OrderDone(Shown):
-    """What a load or unload has done."""
+class OrderDone(Row):
+    """Result of a load or unload."""
 
     model: str
     nodes: tuple[str, ...]
     took_s: float
 
 
-class KeyRow(Shown):
+class KeyRow(Row):
     id: str
     name: str
     prefix: str
@@ -206,9 +206,10 @@ class KeyRow(Shown):
     priority: str
     isolated: bool
     paid_budget: float | None
-    """What its requests to paid servers may cost in a calendar month; None: none may."""
+    """Most that its requests to paid servers may cost in a calendar month; None if none are
+    allowed."""
     paid_spent: float = 0.0
-    """This month."""
+    """Cost in this month."""
     created_at_s: float
     expires_at_s: float | None
     revoked_at_s: float | None
@@ -216,29 +217,29 @@ class KeyRow(Shown):
 
 class NewKey(KeyRow):
     key: str
-    """Shown this once; the router keeps its digest only."""
+    """Shown only once; the router keeps just its digest."""
 
 
 class RevokedKey(KeyRow):
     already: bool
-    """Whether it was revoked before."""
+    """True if it was revoked before."""
 
 
-class UsageRow(Shown):
+class UsageRow(Row):
     key_id: str
     key: str
-    """The key's name."""
+    """Name of the key."""
     model: str
     requests: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     cost: float | None
-    """At paid servers; None where none was asked."""
+    """Cost at paid servers; None if none served a request."""
 
 
-class NodeCheckRow(Shown):
-    """What came of calling a node."""
+class NodeCheckRow(Row):
+    """Result of contacting a node."""
 
     node: str
     url: str
@@ -249,7 +250,7 @@ class NodeCheckRow(Shown):
     took_s: float
 
 
-class AuditRow(Shown):
+class AuditRow(Row):
     id: int
     at_s: float
     actor: str

@@ -28,7 +28,8 @@ from router.errors import NodeRefused, RouterError, WrongNodeToken
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.watcher import Watcher
-from router.lifecycle.lifecycle import Lifecycle, Outside
+from router.lifecycle.action_runner import Dependencies
+from router.lifecycle.lifecycle import Lifecycle
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
@@ -85,6 +86,10 @@ class PlayedClient:
 
     async def __aexit__(self, *_error: object) -> None:
         return
+
+    @property
+    def control(self) -> "PlayedClient":
+        return self
 
     async def status(self) -> NodeStatus:
         if self.node.failure:
@@ -164,7 +169,7 @@ class World:
     def in_flight(self, node_id: str) -> int:
         return 3 if node_id in self.records else 0
 
-    def forget(self, node_id: str) -> None:
+    def forget_node(self, node_id: str) -> None:
         self.forgotten.append(node_id)
 
     def core(self, home: Path) -> Core:
@@ -186,7 +191,7 @@ class World:
             traffic=cast(Traffic, self),
             decisions=Decisions(),
             lifecycle=Lifecycle(
-                Outside(self.registry, self.fleet, cast(Watcher, self), frozenset, "r")
+                Dependencies(self.registry, self.fleet, cast(Watcher, self), frozenset, "r")
             ),
             awake=Awake(StayAwake.NEVER),
         )

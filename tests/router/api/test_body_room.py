@@ -34,7 +34,7 @@ SMALL_BYTES = 500
 @pytest.fixture(autouse=True)
 def little_room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body_room, "HELD_BYTES", ROOM_BYTES)
+        patch.setattr(body_room, "MAX_OPEN_BYTES", ROOM_BYTES)
         patch.setattr(body_room, "SMALL_BYTES", SMALL_BYTES)
         yield
 

@@ -250,7 +250,7 @@ async def test_what_is_kept_of_a_session_is_short_and_nothing_where_there_is_no_
         ("first", ("a", "b"), False),
     ):
         router.core.names.put(alias("auto", *targets, selector=selector))
-        call = await tickets.call(router.caller(), CHAT, headers, b'{"model":"auto"}', 0.0)
+        call = await tickets.read(router.caller(), CHAT, headers, b'{"model":"auto"}', 0.0)
         assert (call.turn is not None) is kept
         assert call.turn is None or len(call.turn.session) <= MAX_ID_CHARS
 

@@ -39,7 +39,7 @@ def test_a_chain_is_made_in_a_thread_where_it_would_stall_the_loop(body: bytes, 
 async def ticket(router: RunningRouter, **asked: Any) -> Ticket:
     body = json.dumps({"model": "m", **asked}).encode()
     tickets = Tickets(router.core, BodyRoom())
-    return await tickets.next(await tickets.call(router.caller(), RESPONSES, (), body, 0.0))
+    return await tickets.next(await tickets.read(router.caller(), RESPONSES, (), body, 0.0))
 
 
 async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(

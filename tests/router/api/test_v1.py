@@ -436,7 +436,7 @@ async def test_a_kept_connection_serves_after_an_error(
 def test_any_bytes_are_parsed_or_a_bad_request(data: bytes) -> None:
     for body in (data, b'{"model":"' + data + b'"}', b'{"model":"m","' + data + b'":1}'):
         try:
-            with_model(parse_routing(body, goes_on=True).fields, "x")
+            with_model(parse_routing(body, continues=True).fields, "x")
         except BadRequest as error:
             assert error.status == 400
 

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from router.cli.main import app
 from router.commands import serve
-from router.commands.client import Place
+from router.commands.client import RouterAccess
 from router.settings import Settings
 from tests.router.commands.running import running_router
 
 
 class Cli:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RouterAccess) -> None:
         self.place = place
         self.environ: dict[str, str | None] = {
             "MLX_FLEET_ROUTER_URL": place.url,
@@ -51,7 +51,7 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
 
 
 def test_a_command_without_a_router_is_one_line(tmp_path: Path) -> None:
-    cli = Cli(Place("http://127.0.0.1:9", tmp_path))
+    cli = Cli(RouterAccess("http://127.0.0.1:9", tmp_path))
     assert "start it with `router serve`" in cli.fails("nodes")
     assert "start it with `router serve`" in cli.fails("chat", "tiny", "hi")
 
@@ -176,7 +176,7 @@ def test_a_router_that_cannot_start_is_one_line_and_code_2(
 ) -> None:
     # The log of this process belongs to the tests.
     monkeypatch.setattr(serve, "log_to_streams", lambda: None)
-    cli = Cli(Place("", tmp_path))
+    cli = Cli(RouterAccess("", tmp_path))
     del cli.environ["MLX_FLEET_ROUTER_URL"]
     assert word in cli.fails("serve", "--port", "0", *arguments, code=2)
 
@@ -184,14 +184,14 @@ def test_a_router_that_cannot_start_is_one_line_and_code_2(
 def test_the_queue_s_options_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Settings] = []
     monkeypatch.setattr(serve, "run", run.append)
-    cli = Cli(Place("", tmp_path))
+    cli = Cli(RouterAccess("", tmp_path))
     del cli.environ["MLX_FLEET_ROUTER_URL"]
     cli.must("serve", "--queue-limit", "7", "--promote-after", "2.5")
     assert run == [Settings(tmp_path, queue_limit=7, promote_after_s=2.5)]
 
 
 def test_wrong_use_is_code_2(tmp_path: Path) -> None:
-    cli = Cli(Place("http://127.0.0.1:9", tmp_path))
+    cli = Cli(RouterAccess("http://127.0.0.1:9", tmp_path))
     assert cli.run("serve", "--port", "70000").exit_code == 2
     assert cli.run("serve", "--queue-limit", "0").exit_code == 2
     assert cli.run("nosuch").exit_code == 2

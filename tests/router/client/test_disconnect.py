@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from router.client.disconnect import CancelWhenLeft
+from router.client.disconnect import CancelOnDisconnect
 from router.errors import ShuttingDown
 from serving.http.exchange import Exchange
 from tests.serving.http.test_exchange import Wire, exchange_on
@@ -31,7 +31,7 @@ class Work:
 
 def begin(work: Work, exchange: Exchange) -> asyncio.Task[None]:
     async def serve() -> None:
-        with CancelWhenLeft(exchange):
+        with CancelOnDisconnect(exchange):
             await work.run()
 
     return asyncio.create_task(serve())

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from router.client.keepalive_comments import Silence
+from router.client.keepalive_comments import KeepAlive
 from serving.http.exchange import Exchange
 from tests.fakes import FakeClock
 
@@ -29,7 +29,7 @@ class Wire:
         self.due: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(time, "monotonic", self.clock)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
-        self.silence = Silence(self.exchange, HOLD_S, self.begin, lambda: self.says)
+        self.silence = KeepAlive(self.exchange, HOLD_S, self.begin, lambda: self.says)
 
     async def drained(self) -> None: ...
 
@@ -65,21 +65,21 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 
 def test_the_head_is_held_and_then_comes_with_the_first_word(wire: Wire) -> None:
-    wire.silence.lasts()
-    wire.silence.lasts()
+    wire.silence.start()
+    wire.silence.start()
     assert wire.go(9.9) == 0
     assert wire.go(0.1) == 1
     assert wire.sent[0].startswith(b"HTTP/1.1 200 OK") and wire.says in wire.sent[0]
 
 
 def test_the_same_is_said_again_only_at_each_hold(wire: Wire) -> None:
-    wire.silence.lasts()
+    wire.silence.start()
     wire.go(10.0)
     assert [wire.go(10.0) for _ in range(3)] == [1, 1, 1]
 
 
 def test_what_is_new_is_said_within_a_second(wire: Wire) -> None:
-    wire.silence.lasts()
+    wire.silence.start()
     wire.go(10.0)
     for text in (b": b\n\n", b": c\n\n"):
         wire.says = text
@@ -89,7 +89,7 @@ def test_what_is_new_is_said_within_a_second(wire: Wire) -> None:
 
 
 def test_a_caller_that_takes_nothing_is_told_nothing(wire: Wire) -> None:
-    wire.silence.lasts()
+    wire.silence.start()
     wire.go(10.0)
     wire.write_paused = True
     assert wire.go(30.0) == 0
@@ -98,8 +98,8 @@ def test_a_caller_that_takes_nothing_is_told_nothing(wire: Wire) -> None:
 
 
 def test_nothing_is_said_once_it_ends(wire: Wire) -> None:
-    wire.silence.lasts()
+    wire.silence.start()
     wire.go(10.0)
-    wire.silence.end()
-    wire.silence.end()
+    wire.silence.stop()
+    wire.silence.stop()
     assert wire.go(100.0) == 0

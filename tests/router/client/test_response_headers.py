@@ -23,7 +23,9 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
     asked = ticket()
     granted = replace(lease(), predicted_tokens=20, granted_s=asked.arrived_s + 0.25)
     headers = dict(
-        response_headers.of_node(asked, granted, "studio", NodeHead(200, UPSTREAM), Dialect.OPENAI)
+        response_headers.relayed_headers(
+            asked, granted, "studio", NodeHead(200, UPSTREAM), Dialect.OPENAI
+        )
     )
     request_id = headers.pop(b"x-request-id")
     assert request_id == response_headers.id_on_node(granted).encode()
@@ -56,14 +58,14 @@ def test_whether_to_try_again_is_what_the_node_says_or_else_its_status(
     status: int, upstream: dict[bytes, bytes], told: bytes | None
 ) -> None:
     head = NodeHead(status, upstream)
-    headers = response_headers.of_node(ticket(), lease(), "studio", head, Dialect.OPENAI)
+    headers = response_headers.relayed_headers(ticket(), lease(), "studio", head, Dialect.OPENAI)
     said = [value for name, value in headers if name == b"x-should-retry"]
     assert said == ([] if told is None else [told])
 
 
 def test_a_node_that_tells_no_cached_tokens_gets_no_header_of_them() -> None:
     for told in ({}, {b"x-fleet-cached-tokens": b"many"}, {b"x-fleet-cached-tokens": b"9" * 99}):
-        assert response_headers.cached(lease(), told) == b""
+        assert response_headers.cached_tokens(lease(), told) == b""
 
 
 @pytest.mark.parametrize(
@@ -74,11 +76,11 @@ def test_no_more_is_predicted_than_the_prompt_has_that_could_be_cached(
 ) -> None:
     granted = replace(lease(), predicted_tokens=20)
     told = {b"x-fleet-cached-tokens": b"1", b"x-fleet-prompt-tokens": prompt}
-    assert response_headers.cached(granted, told) == shown
+    assert response_headers.cached_tokens(granted, told) == shown
 
 
 def test_a_head_that_the_router_sends_first_names_no_node() -> None:
-    headers = dict(response_headers.of_silence(ticket(), Dialect.ANTHROPIC))
+    headers = dict(response_headers.early_headers(ticket(), Dialect.ANTHROPIC))
     assert headers[b"content-type"].startswith(b"text/event-stream")
     assert headers[b"request-id"] == headers[b"x-request-id"] == ticket().request_id.encode()
     assert b"x-fleet-node" not in headers

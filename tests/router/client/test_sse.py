@@ -51,7 +51,7 @@ def test_silence_of_which_nothing_is_known_is_filled_all_the_same() -> None:
     ],
 )
 def test_a_node_s_own_filler_is_told_from_its_answer(events: bytes, filler: bool) -> None:
-    assert sse.is_filler(events) is filler
+    assert sse.is_keepalive(events) is filler
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"\xff", b"{}", b'{"error":null}', b'{"error":{}}'])
@@ -95,7 +95,7 @@ def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
 def test_only_the_beginning_of_a_message_is_looked_at() -> None:
     for words, known in (
         ("prompt is too long", sse.is_too_long),
-        ("model not found", sse.is_without_model),
+        ("model not found", sse.is_model_missing),
     ):
         for begin, found in (("x " * 400, True), ("model " * 100_000, False)):
             assert known(json.dumps({"error": f"{begin}{words}"}).encode()) is found
@@ -118,9 +118,9 @@ def test_only_whole_events_are_passed_on(data: bytes, whole: bytes, rest: bytes)
 
 
 def test_an_endless_event_is_not_held_for_ever() -> None:
-    data = b"data: " + b"x" * sse.MAX_HELD_BYTES
+    data = b"data: " + b"x" * sse.MAX_BUFFERED_BYTES
     assert sse.split(data) == (data, b"")
-    assert sse.split(data[: sse.MAX_HELD_BYTES])[0] == b""
+    assert sse.split(data[: sse.MAX_BUFFERED_BYTES])[0] == b""
 
 
 def test_any_split_of_a_stream_gives_the_same_bytes() -> None:

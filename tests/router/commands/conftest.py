@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.commands.client import AdminClient, Place
-from router.commands.connection import Answered, Asked, Send
+from router.commands.client import AdminClient, RouterAccess
+from router.commands.connection import RouterRequest, RouterResponse, Send
 from tests.router.commands.running import running_router
 
 
@@ -20,7 +20,7 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def router_place(tmp_path: Path) -> Iterator[Place]:
+def router_place(tmp_path: Path) -> Iterator[RouterAccess]:
     with running_router(tmp_path / "router") as place:
         yield place
 
@@ -31,12 +31,12 @@ Handler = Callable[[httpx.Request], httpx.Response]
 def sending(handler: Handler) -> Send:
     """To a router that a function plays."""
 
-    def send(asked: Asked) -> Answered:
+    def send(asked: RouterRequest) -> RouterResponse:
         request = httpx.Request(
             asked.method, asked.url, headers=dict(asked.headers), content=asked.body
         )
         response = handler(request)
-        return Answered(asked.url, response.status_code, response.content)
+        return RouterResponse(asked.url, response.status_code, response.content)
 
     return send
 
@@ -44,4 +44,4 @@ def sending(handler: Handler) -> Send:
 @pytest.fixture
 def played() -> Callable[[Handler], AdminClient]:
     """A client of a router that a function plays."""
-    return lambda handler: AdminClient(Place(key="k"), sending(handler))
+    return lambda handler: AdminClient(RouterAccess(key="k"), sending(handler))

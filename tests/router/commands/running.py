@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from router.commands import serve
-from router.commands.client import Place
+from router.commands.client import RouterAccess
 from router.settings import Settings
 from serving.http.listening import url_of
 from serving.http.quiet_server import Stop
@@ -19,7 +19,7 @@ TIMEOUT_S = 20.0
 
 
 @contextmanager
-def running_router(home: Path) -> Iterator[Place]:
+def running_router(home: Path) -> Iterator[RouterAccess]:
     """A router on an ephemeral port, with its registry and keys in `home`."""
     settings = Settings(home=home, port=0)
     stop = Stop()
@@ -40,7 +40,7 @@ def running_router(home: Path) -> Iterator[Place]:
         try:
             # The socket listens already: the request waits in its backlog for the router.
             httpx.get(f"{url}/health", timeout=TIMEOUT_S).raise_for_status()
-            yield Place(url, home)
+            yield RouterAccess(url, home)
         finally:
             stop.set()
             thread.join(TIMEOUT_S)

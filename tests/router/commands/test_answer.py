@@ -8,7 +8,7 @@ import pytest
 
 from router.commands import chat, console
 from router.commands.answer import Answer, Chat, summary
-from router.commands.client import CommandFailed, Place
+from router.commands.client import CommandFailed, RouterAccess
 
 
 def chunk(content: str | None = None, **more: Any) -> str:
@@ -34,7 +34,7 @@ def talking(
         headers = {} if node is None else {"x-fleet-node": node}
         return httpx.Response(200, text="".join(lines), headers=headers)
 
-    return Chat(Place(key="k"), httpx.MockTransport(handler))
+    return Chat(RouterAccess(key="k"), httpx.MockTransport(handler))
 
 
 class Heard:
@@ -105,13 +105,13 @@ def test_an_error_in_the_stream_is_its_sentence() -> None:
 
 
 def test_a_stream_that_ends_early_is_a_failure() -> None:
-    with pytest.raises(CommandFailed, match="broke off"):
+    with pytest.raises(CommandFailed, match="ended early"):
         asked(talking(HI[:3]))
 
 
 def test_a_chunk_that_is_none_is_a_failure() -> None:
     for wrong in ("{", "[]", '{"choices": [3]}'):
-        with pytest.raises(CommandFailed, match="chunk that is none"):
+        with pytest.raises(CommandFailed, match="an invalid chunk"):
             asked(talking([f"data: {wrong}\n\n"]))
 
 
@@ -120,7 +120,7 @@ def test_a_refused_request_is_the_routers_sentence() -> None:
         return httpx.Response(404, json={"error": {"message": "No node has it."}})
 
     with pytest.raises(CommandFailed, match="No node has it"):
-        asked(Chat(Place(key="k"), httpx.MockTransport(handler)))
+        asked(Chat(RouterAccess(key="k"), httpx.MockTransport(handler)))
 
 
 def test_the_summary_names_node_tokens_and_speed() -> None:
@@ -163,10 +163,10 @@ def test_a_conversation_keeps_its_history_and_survives_a_failure(
 
     typed = iter(["one", "", "two", "three", "/exit"])
     monkeypatch.setattr("builtins.input", lambda _prompt: next(typed))
-    chat.converse(Chat(Place(key="k"), httpx.MockTransport(handler)), "tiny", [])
+    chat.converse(Chat(RouterAccess(key="k"), httpx.MockTransport(handler)), "tiny", [])
     assert [[m["content"] for m in body["messages"]] for body in bodies] == [
         ["one"],
         ["one", "Hello", "two"],
         ["one", "Hello", "three"],
     ]
-    assert "broke off" in capsys.readouterr().err
+    assert "ended early" in capsys.readouterr().err

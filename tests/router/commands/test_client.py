@@ -11,12 +11,12 @@ from router.api.admin.alias_views import AliasRow
 from router.commands.client import (
     AdminClient,
     CommandFailed,
-    Place,
+    RouterAccess,
     Unreachable,
-    find_place,
+    find_router,
     read_rows,
 )
-from router.commands.connection import Answered, Asked, NotConnected, Send
+from router.commands.connection import ConnectFailed, RouterRequest, RouterResponse, Send
 from tests.router.commands.conftest import sending
 
 
@@ -24,28 +24,28 @@ def refusing(status: int, text: str) -> Send:
     return sending(lambda _request: httpx.Response(status, json={"error": {"message": text}}))
 
 
-def failure(place: Place, send: Send) -> str:
+def failure(place: RouterAccess, send: Send) -> str:
     with pytest.raises(CommandFailed) as caught:
         AdminClient(place, send).get("/nodes")
     return caught.value.message
 
 
 def raising(error: Exception) -> Send:
-    def send(_asked: Asked) -> Answered:
+    def send(_asked: RouterRequest) -> RouterResponse:
         raise error
 
     return send
 
 
 def test_the_router_of_this_machine_is_the_default(tmp_path: Path) -> None:
-    place = find_place(None)
+    place = find_router(None)
     assert place.url == "http://127.0.0.1:8800"
     assert place.home == tmp_path / "router"
 
 
 @pytest.mark.parametrize("given", ["mini:8800", "http://mini:8800/", "http://mini:8800/v1"])
 def test_an_address_may_be_given_as_people_write_it(given: str) -> None:
-    assert find_place(given).url == "http://mini:8800"
+    assert find_router(given).url == "http://mini:8800"
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_an_address_may_be_given_as_people_write_it(given: str) -> None:
 )
 def test_an_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(CommandFailed, match="not a router's address"):
-        find_place(given)
+        find_router(given)
 
 
 @pytest.mark.parametrize("key", ["\u00fcber", "two\nlines"])
 def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
-    text = failure(Place(key=key), refusing(200, "never asked"))
+    text = failure(RouterAccess(key=key), refusing(200, "never asked"))
     assert text == "The key has characters that no key of a router has."
 
 
@@ -69,42 +69,42 @@ def test_the_key_comes_from_the_environment_or_the_homes_files(
     home.mkdir()
     (home / "admin.key").write_text("a\n")
     (home / "first.key").write_text("f\n")
-    place = find_place(None)
+    place = find_router(None)
     assert (place.admin_key(), place.inference_key()) == ("a", "f")
     monkeypatch.setenv("MLX_FLEET_KEY", "mine")
-    place = find_place(None)
+    place = find_router(None)
     assert (place.admin_key(), place.inference_key()) == ("mine", "mine")
 
 
 def test_a_key_file_goes_to_no_other_machine(tmp_path: Path) -> None:
     (tmp_path / "admin.key").write_text("a")
-    place = Place("http://mini:8800", tmp_path)
+    place = RouterAccess("http://mini:8800", tmp_path)
     assert place.admin_key() == ""
     assert "MLX_FLEET_KEY" in failure(place, refusing(401, "Wrong."))
 
 
 def test_a_router_that_is_not_running_is_a_sentence_with_the_next_step(tmp_path: Path) -> None:
-    text = failure(Place(home=tmp_path), raising(NotConnected("refused")))
+    text = failure(RouterAccess(home=tmp_path), raising(ConnectFailed("refused")))
     assert "start it with `router serve`" in text
-    text = failure(Place("http://mini:1", tmp_path), raising(NotConnected()))
+    text = failure(RouterAccess("http://mini:1", tmp_path), raising(ConnectFailed()))
     assert "check that it runs there" in text
 
 
 def test_a_silent_or_broken_router_is_a_sentence() -> None:
-    assert "in time" in failure(Place(key="k"), raising(TimeoutError()))
-    assert "broke" in failure(Place(key="k"), raising(ConnectionResetError("reset")))
+    assert "in time" in failure(RouterAccess(key="k"), raising(TimeoutError()))
+    assert "broke" in failure(RouterAccess(key="k"), raising(ConnectionResetError("reset")))
 
 
 def test_a_refused_key_says_where_it_came_from(tmp_path: Path) -> None:
-    place = Place(home=tmp_path)
+    place = RouterAccess(home=tmp_path)
     assert f"no key in {tmp_path / 'admin.key'}" in failure(place, refusing(401, "Wrong."))
     (tmp_path / "admin.key").write_text("x")
     assert f"refused the key in {tmp_path / 'admin.key'}" in failure(place, refusing(401, "W."))
-    assert "MLX_FLEET_KEY" in failure(Place(key="x"), refusing(401, "Wrong."))
+    assert "MLX_FLEET_KEY" in failure(RouterAccess(key="x"), refusing(401, "Wrong."))
 
 
 def test_a_key_that_a_starting_router_has_just_written_is_found(tmp_path: Path) -> None:
-    place = Place(home=tmp_path)
+    place = RouterAccess(home=tmp_path)
     place.admin_key_file.parent.mkdir(parents=True, exist_ok=True)
 
     def serve(request: httpx.Request) -> httpx.Response:
@@ -117,14 +117,14 @@ def test_a_key_that_a_starting_router_has_just_written_is_found(tmp_path: Path) 
 
 
 def test_other_refusals_are_the_routers_own_sentence() -> None:
-    assert failure(Place(key="k"), refusing(404, "There is no node.")) == "There is no node."
+    assert failure(RouterAccess(key="k"), refusing(404, "There is no node.")) == "There is no node."
 
 
 def test_what_is_no_router_is_told_apart() -> None:
     html = sending(lambda _request: httpx.Response(200, text="<html>"))
-    assert "does not answer like a router" in failure(Place(key="k"), html)
+    assert "does not answer like a router" in failure(RouterAccess(key="k"), html)
     html = sending(lambda _request: httpx.Response(502, text="<html>"))
-    assert "answered 502" in failure(Place(key="k"), html)
+    assert "answered 502" in failure(RouterAccess(key="k"), html)
 
 
 def test_rows_of_another_version_are_a_sentence(
@@ -139,10 +139,10 @@ def test_rows_of_another_version_are_a_sentence(
     ("said", "words"),
     [
         (b"", "broke (Remote end closed connection without response)"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "broke (what it says is not HTTP)"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "broke (its response is not HTTP)"),
         (
             b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n[]",
-            "broke (its answer broke off in the middle)",
+            "broke (its response ended early)",
         ),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", ""),
         (None, "does not answer in time."),
@@ -151,7 +151,7 @@ def test_rows_of_another_version_are_a_sentence(
 def test_whatever_a_server_says_is_an_answer_or_a_sentence(said: bytes | None, words: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        client = AdminClient(Place(url, key="k"))
+        client = AdminClient(RouterAccess(url, key="k"))
 
         def answer() -> None:
             connection, _ = server.accept()

@@ -123,7 +123,7 @@ def test_ctrl_c_leaves_the_pull_running_and_says_how_to_end_it(
     with pytest.raises(Stopped) as stopped:
         disk.pull(played(interrupted), {"model": "org/m"})
     told = str(stopped.value)
-    assert "goes on without this command" in told
+    assert "continues without this command" in told
     assert "`router models cancel-pull org/m --node b`" in told
 
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from router.commands import doctor
-from router.commands.client import AdminClient, Place
-from router.commands.doctor import reaches
+from router.commands.client import AdminClient, RouterAccess
+from router.commands.doctor import can_connect
 from serving.unreached import LOCAL_NETWORK, Cause
 from tests.router.commands.conftest import Handler, sending
 
@@ -52,7 +52,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         called.append(url)
         return True
 
-    monkeypatch.setattr(doctor, "reaches", reach)
+    monkeypatch.setattr(doctor, "can_connect", reach)
     return called
 
 
@@ -88,11 +88,11 @@ def test_the_setting_is_named_once(
 def test_a_router_elsewhere_is_compared_with_nothing(
     capsys: pytest.CaptureFixture[str], reached: list[str]
 ) -> None:
-    place = Place("http://hub.local:8800", key="k")
+    place = RouterAccess("http://hub.local:8800", key="k")
     client = AdminClient(place, sending(answering(UNREACHED)))
     assert not doctor.run(client, as_json=False)
     assert reached == []
-    assert "This command reaches" not in capsys.readouterr().out
+    assert "This command can_connect" not in capsys.readouterr().out
 
 
 def test_for_scripts_all_of_it_is_json(
@@ -116,5 +116,5 @@ def test_an_empty_fleet_names_the_next_step(
 def test_a_port_is_reached_or_it_is_not() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        assert reaches(url)
-    assert not reaches(url)
+        assert can_connect(url)
+    assert not can_connect(url)

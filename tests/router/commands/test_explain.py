@@ -19,7 +19,7 @@ from router.api.admin.explain_views import (
 )
 from router.commands import console, explain
 from router.commands.client import AdminClient, CommandFailed
-from router.commands.explain import Wanted
+from router.commands.explain import ExplainOptions
 from router.records.decisions import TERMS
 from serving.terminal.screen import Screen
 
@@ -80,7 +80,7 @@ DECIDED = DecidedRow(
 
 def past(played: Played, decided: DecidedRow, capsys: pytest.CaptureFixture[str]) -> str:
     client = played(lambda _request: httpx.Response(200, json=decided.model_dump()))
-    explain.run(client, Wanted(None, "r", None, None), as_json=False)
+    explain.run(client, ExplainOptions(None, "r", None, None), as_json=False)
     return capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ def test_a_dry_run_prints_a_row_per_node_and_a_column_per_term_that_matters(
     played: Played, body: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = played(lambda _request: httpx.Response(200, json=DECISION.model_dump()))
-    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    explain.run(client, ExplainOptions(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     assert line(text, "Node").split() == [
         *("Node", "queue", "prefill", "total", "cached", "/", "prompt")
@@ -125,7 +125,7 @@ def test_a_narrow_window_has_a_column_per_node(
     costs = (cost("studio", chosen=True, **terms), *(cost(name, **terms) for name in names))
     asked = DECISION.model_copy(update={"costs": costs})
     client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
-    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    explain.run(client, ExplainOptions(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     heads = line(text, "studio *").split()
     assert heads[:3] == ["studio", "*", "mac-0"]
@@ -146,8 +146,8 @@ def test_path_session_and_body_are_sent(played: Played, body: Path) -> None:
         seen.append((request.url.path, json.loads(request.content)))
         return httpx.Response(200, json=DECISION.model_dump())
 
-    explain.run(played(answer), Wanted(body, None, "/v1/messages", "s1"), as_json=False)
-    explain.run(played(answer), Wanted(body, None, None, None), as_json=True)
+    explain.run(played(answer), ExplainOptions(body, None, "/v1/messages", "s1"), as_json=False)
+    explain.run(played(answer), ExplainOptions(body, None, None, None), as_json=True)
     headers = {"x-session-id": "s1"}
     sent = {"path": "/v1/messages", "headers": headers, "body": {"model": "tiny"}}
     assert seen == [
@@ -161,7 +161,7 @@ def test_a_body_may_come_by_standard_input(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"model": "tiny"}')))
     client = played(lambda _request: httpx.Response(200, json=DECISION.model_dump()))
-    explain.run(client, Wanted(Path("-"), None, None, None), as_json=True)
+    explain.run(client, ExplainOptions(Path("-"), None, None, None), as_json=True)
     assert json.loads(capsys.readouterr().out)["node"] == "studio"
 
 
@@ -183,7 +183,7 @@ def test_what_is_a_guess_at_a_server_s_cache_is_marked_so(
     guess = cost("ollama", chosen=True, prefill=1.0).model_copy(update={"estimated": True})
     asked = DECISION.model_copy(update={"costs": (guess, cost("mini", prefill=2.0))})
     client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
-    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    explain.run(client, ExplainOptions(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     assert "5,800 / 6,100 (estimated)" in line(text, "ollama *")
     assert "estimated" not in line(text, "mini")
@@ -216,16 +216,16 @@ def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
     with pytest.raises(CommandFailed, match=word) as failed:
         explain.run(
             played(lambda _request: httpx.Response(500)),
-            Wanted(file, None, None, None),
+            ExplainOptions(file, None, None, None),
             as_json=False,
         )
-    assert explain.HOLDS in failed.value.message
+    assert explain.BODY_HINT in failed.value.message
 
 
 def test_a_file_that_is_not_there_is_told_so_and_no_more(played: Played, tmp_path: Path) -> None:
     client = played(lambda _request: httpx.Response(500))
     with pytest.raises(CommandFailed) as failed:
-        explain.run(client, Wanted(tmp_path / "none", None, None, None), as_json=False)
+        explain.run(client, ExplainOptions(tmp_path / "none", None, None, None), as_json=False)
     assert (
         failed.value.message == f"{tmp_path / 'none'} cannot be read (No such file or directory)."
     )
@@ -234,14 +234,14 @@ def test_a_file_that_is_not_there_is_told_so_and_no_more(played: Played, tmp_pat
 @pytest.mark.parametrize(
     ("wanted", "word"),
     [
-        (Wanted(None, None, None, None), "--request-id"),
-        (Wanted(Path("x"), "r", None, None), "--request-id"),
-        (Wanted(None, "r", "/v1/messages", None), "--path"),
-        (Wanted(None, "r", None, "s"), "--session"),
+        (ExplainOptions(None, None, None, None), "--request-id"),
+        (ExplainOptions(Path("x"), "r", None, None), "--request-id"),
+        (ExplainOptions(None, "r", "/v1/messages", None), "--path"),
+        (ExplainOptions(None, "r", None, "s"), "--session"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(
-    played: Played, wanted: Wanted, word: str
+    played: Played, wanted: ExplainOptions, word: str
 ) -> None:
     client = played(lambda _request: httpx.Response(500))
     with pytest.raises(CommandFailed, match=word):
@@ -252,4 +252,4 @@ def test_the_router_s_own_sentence_is_shown(played: Played, body: Path) -> None:
     error = {"error": {"message": "No node of the fleet has the model 'tiny'."}}
     client = played(lambda _request: httpx.Response(404, json=error))
     with pytest.raises(CommandFailed, match="No node of the fleet"):
-        explain.run(client, Wanted(body, None, None, None), as_json=False)
+        explain.run(client, ExplainOptions(body, None, None, None), as_json=False)

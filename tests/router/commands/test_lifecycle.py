@@ -11,8 +11,8 @@ import pytest
 
 from router.api.admin.views import ScheduleRow
 from router.commands.client import AdminClient, CommandFailed
-from router.commands.connection import NotConnected
-from router.commands.drain import Drain, asked, drain, maintain
+from router.commands.connection import ConnectFailed
+from router.commands.drain import Drain, drain, maintain, read_options
 from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
 from serving.terminal.interrupt import Stopped
 from tests.fakes import FakeClock
@@ -34,7 +34,7 @@ def test_for_ever_and_the_default_have_words() -> None:
 
 
 def test_empty_listings_say_what_that_means(cli: Cli) -> None:
-    assert "as their own settings say" in cli.must("policies")
+    assert "by their own settings" in cli.must("policies")
     assert "`router schedule add` makes one" in cli.must("schedule", "list")
     assert json.loads(cli.must("policies", "--json")) == []
     assert json.loads(cli.must("schedule", "list", "--json")) == []
@@ -45,11 +45,11 @@ def test_empty_listings_say_what_that_means(cli: Cli) -> None:
     [
         (["cordon", "gone"], 1, "gone"),
         (["pin", "m", "--node", "gone"], 1, "no node 'gone'"),
-        (["keep-alive", "m", "long"], 1, "no length of time"),
+        (["keep-alive", "m", "long"], 1, "not a duration"),
         (["drain", "gone", "--cut"], 1, "--cut needs --deadline"),
         (["maintenance", "gone", "--off", "--cut"], 2, "leave --deadline and --cut out"),
         (["maintenance", "gone", "--off", "--deadline", "5m"], 2, "--deadline"),
-        (["models", "--json", "rm", "m", "--node", "n"], 2, "options go behind the verb"),
+        (["models", "--json", "rm", "m", "--node", "n"], 2, "options go after the verb"),
         (["models", "--router", "http://elsewhere", "pull", "m"], 2, "router models pull"),
         (["models", "pull", "m", "--from", "n", "--hub-token", "t"], 2, "no --hub-token"),
         (["up", "--model", "m"], 2, "--once"),
@@ -88,7 +88,7 @@ def test_a_schedule_that_is_made_tells_when_it_is_due_by_its_own_clock(
 @pytest.mark.parametrize(
     ("left", "said"),
     [
-        ([], "m is pinned no more: it stays as long as its keep-alive says."),
+        ([], "m is no longer pinned: its keep-alive applies."),
         (["mini"], "m is still pinned on mini: `router unpin m --node mini`."),
         ([None], "m is still pinned on every node that has it: `router unpin m`."),
     ],
@@ -176,7 +176,7 @@ def test_a_drain_waits_and_tells_the_count_as_it_falls(
 
 
 def test_a_drain_that_is_not_done_at_its_deadline_says_how_many_are_left(played: Played) -> None:
-    with pytest.raises(CommandFailed, match="still has 3 requests in flight; `--cut` ends them"):
+    with pytest.raises(CommandFailed, match="still has 3 requests in flight; `--cut` cancels them"):
         leave(played(PlayedNode(3)), 600.0)
 
 
@@ -222,7 +222,7 @@ def test_maintenance_waits_for_no_models_of_a_server_of_others(
     node = PlayedNode(1, 0, models=2, kind="openai")
     maintain(played(node), Drain("mini", None, False, clock, clock.advance))
     told = " ".join(capsys.readouterr().out.split())
-    assert "no requests, what it keeps in memory is its own affair" in told
+    assert "no requests, it manages its models itself" in told
     assert node.orders[-1] == ("/admin/nodes/state", {"node": "mini", "state": "maintenance"})
 
 
@@ -248,7 +248,7 @@ class PlayedOutage:
             return self.node(request)
         if self.away:
             self.away -= 1
-            raise NotConnected("refused")
+            raise ConnectFailed("refused")
         self.node.reachable = not self.unheard
         self.unheard = max(0, self.unheard - 1)
         if self.node.reachable:
@@ -272,7 +272,7 @@ def test_a_drain_whose_router_stays_away_ends_at_its_deadline(played: Played) ->
 
 
 def test_a_drain_is_not_done_while_nobody_can_know_it(played: Played) -> None:
-    with pytest.raises(CommandFailed, match=r"has not heard mini yet. mini stays cordoned"):
+    with pytest.raises(CommandFailed, match=r"has no status of mini yet. mini stays cordoned"):
         leave(played(PlayedOutage(1, 1000)), 1.0)
 
 
@@ -290,5 +290,5 @@ def test_who_is_interrupted_is_told_how_the_node_stays(
 
 
 def test_a_deadline_is_a_length_of_time() -> None:
-    assert asked("mini", "10m", cut=True).deadline_s == 600.0
-    assert asked("mini", None, cut=False).deadline_s is None
+    assert read_options("mini", "10m", cut=True).deadline_s == 600.0
+    assert read_options("mini", None, cut=False).deadline_s is None

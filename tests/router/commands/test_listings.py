@@ -62,7 +62,7 @@ def test_nodes_show_memory_models_and_why_one_is_lost(
     text = capsys.readouterr().out
     assert "4.0 GiB of 16.0 GiB" in text
     assert "Apple M4" in text
-    assert "lost, heard 1 min ago" in text
+    assert "lost, last status 1 min ago" in text
     assert "[red]mini: It went." in text
 
 
@@ -80,14 +80,14 @@ def test_nodes_show_what_is_cordoned_paid_and_failing(
     text = " ".join(capsys.readouterr().out.split())
     assert "cordoned; failing: big, slow, tiny" in text
     assert (
-        "studio: tiny failed 4 of its last 5 requests; new ones go elsewhere where they can."
+        "studio: tiny failed 4 of its last 5 requests; new ones go to other nodes if possible."
         in text
     )
-    assert "studio: big failed 1 of its last 1 requests; one may try it again." in text
+    assert "studio: big failed 1 of its last 1 requests; one trial request is allowed." in text
     assert "studio: slow makes no progress." in text
-    assert "not heard yet; maintenance" in text
+    assert "no status yet; maintenance" in text
     assert "reachable; paid" in text
-    costs = "3 for a million tokens of prompts, 0.25 of cached ones and 15 of answers"
+    costs = "3 for a million tokens of prompts, 0.25 of cached ones and 15 of completions"
     assert f"cloud: It costs {costs}." in text
     nodes.show(played(answering(rows)), as_json=True)
     studio, _, cloud = json.loads(capsys.readouterr().out)
@@ -140,7 +140,7 @@ def test_models_show_each_place_and_its_state(
     text = capsys.readouterr().out
     assert "a: on disk; b: failed; c: node not reachable; d: ready and pinned" in text
     assert "e: ready, paid" in text
-    assert "f: ready, kept for ever" in text
+    assert "f: ready, kept forever" in text
     assert "g: ready, kept for 30 min, idle 5 min" in text
     assert "h: loading 42%" in " ".join(text.split())
     assert "1.0 GiB" in text and "4,096" in text and "gpt" in text

@@ -14,7 +14,7 @@ from registry import usage
 from registry.migrate import Migration, open_migrated
 from router.app import open_core
 from router.commands import migrate, serve
-from router.commands.client import Place
+from router.commands.client import RouterAccess
 from router.errors import StartError
 from router.settings import Settings
 from serving.http.quiet_server import Stop
@@ -83,7 +83,7 @@ def test_a_host_that_is_none_is_one_sentence(tmp_path: Path) -> None:
         enter(serve.bound(Settings(tmp_path, host="256.0.0.1")))
 
 
-def test_a_second_router_on_the_same_registry_cannot_start(router_place: Place) -> None:
+def test_a_second_router_on_the_same_registry_cannot_start(router_place: RouterAccess) -> None:
     settings = Settings(router_place.home, port=0)
     with serve.bound(settings) as listeners, pytest.raises(StartError, match="in use by process"):
         asyncio.run(serve.serve(settings, listeners, Stop()))
@@ -104,7 +104,7 @@ def test_a_router_told_to_end_before_it_listens_ends(tmp_path: Path) -> None:
         asyncio.run(asyncio.wait_for(serve.serve(settings, listeners, stop), 20))
 
 
-def test_key_files_are_private(router_place: Place) -> None:
+def test_key_files_are_private(router_place: RouterAccess) -> None:
     for file in (router_place.admin_key_file, router_place.first_key_file):
         assert os.stat(file).st_mode & 0o777 == 0o600
 
@@ -119,7 +119,7 @@ def test_migrate_prints_before_and_after(
     assert "already" in capsys.readouterr().out
 
 
-def test_migrate_needs_the_router_stopped(router_place: Place) -> None:
+def test_migrate_needs_the_router_stopped(router_place: RouterAccess) -> None:
     with pytest.raises(StartError, match="in use"):
         migrate.run(Settings(router_place.home))
 

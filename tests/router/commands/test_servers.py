@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from router.cli.main import app
 from router.commands import nodes
-from router.commands.client import Place
+from router.commands.client import RouterAccess
 from tests.router.commands.test_listings import Played, answering, node
 
 
@@ -49,7 +49,7 @@ def server() -> Iterator[Listing]:
         thread.join()
 
 
-def run(place: Place, *arguments: str) -> str:
+def run(place: RouterAccess, *arguments: str) -> str:
     environ: dict[str, str | None] = {
         "MLX_FLEET_ROUTER_URL": place.url,
         "MLX_FLEET_ROUTER_HOME": str(place.home),
@@ -60,23 +60,25 @@ def run(place: Place, *arguments: str) -> str:
 
 
 def test_a_server_is_added_with_what_it_lists_and_the_rest_waits(
-    router_place: Place, server: Listing
+    router_place: RouterAccess, server: Listing
 ) -> None:
     told = run(
         router_place, "add-node", server.url, "--kind", "openai", "--name", "lm", "--model", "a"
     )
     assert "Models: a" in told
-    assert "What it lists later waits until you accept it" in told
-    assert "`router accept lm 'b c'` lets requests go there" in run(router_place, "nodes")
+    assert "Models that it lists later have to be accepted" in told
+    assert "`router accept lm 'b c'` accepts them" in run(router_place, "nodes")
     assert run(router_place, "accept", "lm", "b c") == "Requests for b c may go to lm."
     assert "router accept" not in run(router_place, "nodes")
 
 
-def test_models_that_other_nodes_have_too_are_told(router_place: Place, server: Listing) -> None:
+def test_models_that_other_nodes_have_too_are_told(
+    router_place: RouterAccess, server: Listing
+) -> None:
     run(router_place, "add-node", server.url, "--kind", "openai", "--name", "lm")
     other = server.url.replace("127.0.0.1", "localhost")
     told = run(router_place, "add-node", other, "--kind", "openai", "--name", "two", "--model", "a")
-    assert "Other nodes have a, too: requests go to whichever is best." in told
+    assert "Other nodes have a, too: requests go to the best node." in told
 
 
 def test_many_models_that_wait_are_one_command_and_a_number(
@@ -85,13 +87,10 @@ def test_many_models_that_wait_are_one_command_and_a_number(
     waiting = tuple(f"m{index}" for index in range(25))
     nodes.show(played(answering([node("lm", unaccepted=waiting)])), as_json=False)
     text = " ".join(capsys.readouterr().out.split())
-    assert (
-        "`router accept lm m0 m1 " in text
-        and "m19` lets requests go there (5 more of them)." in text
-    )
+    assert "`router accept lm m0 m1 " in text and "m19` accepts them (5 more of them)." in text
 
 
-def test_a_key_may_be_kept_from_servers(router_place: Place) -> None:
+def test_a_key_may_be_kept_from_servers(router_place: RouterAccess) -> None:
     run(router_place, "keys", "create", "out")
     run(router_place, "keys", "create", "in", "--scope", "inference")
     rows = {

@@ -174,7 +174,7 @@ def test_errors_are_one_sentence(trace: Path, tmp_path: Path) -> None:
     assert "13 blocks" not in fails(trace, "--block-tokens", "64")
     packed = tmp_path / "broken.jsonl.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes())[:-9])
-    assert "not whole" in fails(packed)
+    assert "incomplete" in fails(packed)
 
 
 def test_a_gap_without_sessions_or_clones_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from router.api.admin.views import NodeModel, NodeRow
 from router.commands import fleet_of_one, up
 from router.commands.children import Child
-from router.commands.client import AdminClient, CommandFailed, Place
+from router.commands.client import AdminClient, CommandFailed, RouterAccess
 from router.commands.fleet_of_one import Plan
 from router.errors import StartError
 
@@ -113,7 +113,7 @@ def test_the_model_asked_for_wins_then_one_that_is_ready() -> None:
 
 
 def test_a_failed_child_is_told_in_its_own_last_words() -> None:
-    assert fleet_of_one.failure("router", []) == "router ended without a word."
+    assert fleet_of_one.failure("router", []) == "router ended without a message."
     assert fleet_of_one.failure("router", ["Port taken.", ""]) == "Port taken."
     assert fleet_of_one.failure("router", ["router: Port taken."]) == "Port taken."
     agent = fleet_of_one.failure("node-agent", ["node-agent: Port taken."])
@@ -154,8 +154,8 @@ def test_a_signal_that_comes_with_the_banner_is_an_end_like_any_other(
         raise KeyboardInterrupt
 
     row = node("local", "http://127.0.0.1:1", "i", NodeModel(name="m", state="on_disk"))
-    started = (Place("http://127.0.0.1:8800", tmp_path), row)
-    monkeypatch.setattr(up.Family, "start", lambda family: started)
+    started = (RouterAccess("http://127.0.0.1:8800", tmp_path), row)
+    monkeypatch.setattr(up.LocalFleet, "start", lambda family: started)
     monkeypatch.setattr(up, "put", interrupted)
     up.run(a_plan(tmp_path, engine="scripted"))
     assert "curl" in seen[0]

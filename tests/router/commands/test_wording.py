@@ -33,5 +33,5 @@ def test_an_expiry_is_ahead_past_or_never() -> None:
 
 
 def test_long_lists_are_cut_with_a_count() -> None:
-    assert wording.several(["a", "b"]) == "a, b"
-    assert wording.several(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"
+    assert wording.join_some(["a", "b"]) == "a, b"
+    assert wording.join_some(list("abcdefgh")) == "a, b, c, d, e, f and 2 more"

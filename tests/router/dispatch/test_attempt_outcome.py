@@ -8,12 +8,12 @@ from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
 from router.client.error_dialects import Dialect
 from router.dispatch.attempt_outcome import (
-    MAX_TOLD_CHARS,
-    Answered,
-    enveloped,
-    how,
+    MAX_EXCERPT_CHARS,
+    ErrorResponse,
+    failure_kind,
+    in_dialect,
+    in_envelope,
     outcome_of,
-    respelled,
 )
 from router.dispatch.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
@@ -25,11 +25,11 @@ TEXT = b"404 page\n not found\n"
 
 def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
     said = "The node a answered with status 404: 404 page not found"
-    told = json.loads(enveloped("a", 404, TEXT, Dialect.ANTHROPIC) or b"")
+    told = json.loads(in_envelope("a", 404, TEXT, Dialect.ANTHROPIC) or b"")
     assert told == {"type": "error", "error": {"type": "not_found_error", "message": said}}
-    told = json.loads(enveloped("a", 404, TEXT, Dialect.RESPONSES) or b"")
+    told = json.loads(in_envelope("a", 404, TEXT, Dialect.RESPONSES) or b"")
     assert (told["error"]["message"], told["error"]["code"]) == (said, "node_refused")
-    told = json.loads(enveloped("a", 500, b"", Dialect.RESPONSES) or b"")
+    told = json.loads(in_envelope("a", 500, b"", Dialect.RESPONSES) or b"")
     assert told["error"]["message"] == "The node a answered with status 500."
     assert told["error"]["code"] == "node_failed"
 
@@ -51,29 +51,29 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients
     server: str,
 ) -> None:
     error = {"type": "invalid_request_error", "message": SPELLED[server]}
-    whole = json.loads(enveloped("a", 400, TOO_LONG[server], Dialect.ANTHROPIC) or b"")
+    whole = json.loads(in_envelope("a", 400, TOO_LONG[server], Dialect.ANTHROPIC) or b"")
     assert whole == {"type": "error", "error": error}
-    event = respelled(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", Dialect.ANTHROPIC) or b""
+    event = in_dialect(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", Dialect.ANTHROPIC) or b""
     assert json.loads(event.removeprefix(b"event: error\ndata: ")) == whole
 
 
 @pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
 def test_others_know_it_by_the_server_s_own(dialect: Dialect) -> None:
-    assert enveloped("a", 400, VLLM, dialect) is None
-    assert respelled(b"data: " + VLLM + b"\n\n", dialect) is None
+    assert in_envelope("a", 400, VLLM, dialect) is None
+    assert in_dialect(b"data: " + VLLM + b"\n\n", dialect) is None
 
 
 def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     body = json.dumps({"type": "error", "error": error}).encode()
-    assert enveloped("a", 400, body, Dialect.ANTHROPIC) is None
-    assert respelled(b"event: error\ndata: " + body + b"\n\n", Dialect.ANTHROPIC) is None
-    assert respelled(b'event: message_start\ndata: {"type":"x"}\n\n', Dialect.ANTHROPIC) is None
+    assert in_envelope("a", 400, body, Dialect.ANTHROPIC) is None
+    assert in_dialect(b"event: error\ndata: " + body + b"\n\n", Dialect.ANTHROPIC) is None
+    assert in_dialect(b'event: message_start\ndata: {"type":"x"}\n\n', Dialect.ANTHROPIC) is None
 
 
 def test_a_long_page_is_cut() -> None:
-    told = json.loads(enveloped("a", 400, b"\xff" * 9999, Dialect.RESPONSES) or b"")
-    assert told["error"]["message"].endswith("400: " + "\ufffd" * MAX_TOLD_CHARS)
+    told = json.loads(in_envelope("a", 400, b"\xff" * 9999, Dialect.RESPONSES) or b"")
+    assert told["error"]["message"].endswith("400: " + "\ufffd" * MAX_EXCERPT_CHARS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_long_page_is_cut() -> None:
 def test_what_the_caller_can_read_stays_as_it_is(
     status: int, body: bytes, dialect: Dialect
 ) -> None:
-    assert enveloped("a", status, body, dialect) is None
+    assert in_envelope("a", status, body, dialect) is None
 
 
 RETRY = {b"retry-after": b"5"}
@@ -104,26 +104,26 @@ def said(code: str) -> bytes:
 def test_a_node_that_cannot_take_a_request_has_not_failed(
     status: int, headers: dict[bytes, bytes]
 ) -> None:
-    assert how(Answered(status, headers, b"{}")) is Failure.BUSY
+    assert failure_kind(ErrorResponse(status, headers, b"{}")) is Failure.BUSY
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"<html>", said("shutting_down"), b'{"error":"No."}'])
 def test_a_503_turns_a_request_away_where_it_tells_when_to_come_back(body: bytes) -> None:
-    assert how(Answered(503, RETRY, body)) is Failure.BUSY
-    assert how(Answered(503, {}, body)) is Failure.ANSWERED
-    assert how(Answered(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, RETRY, body)) is Failure.BUSY
+    assert failure_kind(ErrorResponse(503, {}, body)) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
 
 
 @pytest.mark.parametrize("code", ["engine_died", "engine_silent", "load_failed"])
 def test_an_engine_that_has_failed_has_failed_though_its_agent_tells_when_to_come_back(
     code: str,
 ) -> None:
-    assert how(Answered(503, RETRY, said(code))) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, RETRY, said(code))) is Failure.ANSWERED
 
 
 @pytest.mark.parametrize("status", [500, 502, 529])
 def test_any_other_error_of_a_server_is_a_failure_that_it_told(status: int) -> None:
-    assert how(Answered(status, RETRY, b"{}")) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(status, RETRY, b"{}")) is Failure.ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_any_other_error_of_a_server_is_a_failure_that_it_told(status: int) -> N
 def test_what_broke_may_be_tried_there_again_and_what_was_told_not(
     failure: RouterError, ends: Failure
 ) -> None:
-    assert how(failure) is ends
+    assert failure_kind(failure) is ends
 
 
 def test_an_answer_that_failed_for_what_the_model_said_counts_as_served() -> None:

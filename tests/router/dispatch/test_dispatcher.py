@@ -9,10 +9,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import Began, FinishReason, ModelState
+from node.protocol.messages import Began, FinishReason
 from registry.records import ResidencyRecord
-from router.dispatch.dispatcher import Dispatcher, Known, NotSent
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.dispatcher import Dispatcher, DispatchRecords, NotSent
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
 from router.fleet.fleet import Fleet
@@ -31,7 +31,7 @@ from router.records.ledger import (
 from router.records.metrics import Metrics
 from router.routing.paid_budgets import Budgets
 from router.scheduler.scheduler import Scheduler
-from router.types import Failure, Loading
+from router.types import Failure
 from router.upstream.http_response import UpstreamBroken
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -57,14 +57,16 @@ class World:
         self.clock = FakeClock()
         metrics, decisions = Metrics(str), Decisions()
         self.metrics = metrics
-        self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
+        self.placing = SchedulerDriver(
+            Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock
+        )
         predictions = Predictions(self.prefixes, metrics)
         budgets = Budgets(self.fleet, {}, self.clock, metrics.charged)
         feedback = UsageFeedback(self.placing, predictions, decisions, metrics, budgets.charge)
         self.ledger = Ledger(ORIGINS, feedback)
         self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
         stalls = StallWatchdog(self.fleet, StallLimits(), self.metrics.stalled)
-        known = Known(self.prefixes, decisions, metrics, stalls)
+        known = DispatchRecords(self.prefixes, decisions, metrics, stalls)
         self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
 
     def add(self, name: str) -> None:
@@ -113,7 +115,7 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
     assert await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT) is None
     assert world.dispatcher.traffic.open_leases == 0
     assert world.ledger.open_requests == 0
-    world.dispatcher.forget("id-a")
+    world.dispatcher.forget_node("id-a")
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
@@ -131,7 +133,7 @@ def test_a_router_without_files_blames_no_node(
 @pytest.mark.parametrize(
     ("error", "how"),
     [
-        (UpstreamBroken("The node has gone silent."), " (The node has gone silent)"),
+        (UpstreamBroken("The node has stopped responding."), " (The node has stopped responding)"),
         (OSError(errno.ECONNRESET, "10.0.0.7 did it"), " (Connection reset by peer)"),
         (ConnectionResetError(), ""),
         (RuntimeError("10.0.0.7 did it"), ""),
@@ -172,7 +174,7 @@ async def test_a_node_that_was_added_again_keeps_what_was_learned_of_it_since(
         await world.watcher.watch(record)
         lease = await world.dispatcher.place(ticket(f"{is_back}"))
         await world.watcher.unwatch("id-a")
-        world.dispatcher.forget("id-a")
+        world.dispatcher.forget_node("id-a")
         if is_back:
             await world.watcher.watch(record)
         world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_CANCELLED)
@@ -243,7 +245,7 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
     lease = await world.dispatcher.place(ticket())
     world.fleet.heard("id-a", node_status(model_status("m"), instance_id="i2"))
-    with pytest.raises(NotSent, match="started anew"):
+    with pytest.raises(NotSent, match="has restarted"):
         world.dispatcher.prepare(ticket(), lease)
     again = await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT)
     assert again is not None
@@ -281,37 +283,6 @@ async def test_a_node_that_does_not_take_the_connection_has_failed(
     assert world.ledger.open_requests == 1
 
 
-# --- what is waited for ---
-
-
-async def test_a_request_on_a_node_waits_for_that_node_s_load(world: World) -> None:
-    world.add("a")
-    lease = await world.dispatcher.place(ticket())
-    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
-    loading = model_status("m", state=ModelState.LOADING, progress=0.25)
-    world.add("b")
-    world.fleet.heard("id-b", node_status(loading))
-    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
-    world.fleet.heard("id-a", node_status(loading))
-    assert world.dispatcher.traffic.waits_for(ticket(), lease) == Loading("m", 0.25)
-    world.dispatcher.done(ticket(), lease, OUTCOME_CANCELLED)
-
-
-async def test_a_request_that_waits_in_the_queue_waits_for_any_node_s_load(world: World) -> None:
-    world.fleet.add(node_record("http://x", "a"))
-    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
-    lease = await world.dispatcher.place(ticket("1"))
-    waiting = asyncio.create_task(world.dispatcher.place(ticket("2")))
-    while (standing := world.dispatcher.traffic.standing("2")) is None:
-        await asyncio.sleep(0)
-    assert world.dispatcher.traffic.waits_for(ticket("2"), None) == standing
-    loading = model_status("m", max_rows=1, state=ModelState.LOADING)
-    world.fleet.heard("id-a", node_status(loading))
-    assert world.dispatcher.traffic.waits_for(ticket("2"), lease) == Loading("m", None)
-    world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
-    world.dispatcher.done(ticket("2"), await waiting, OUTCOME_CANCELLED)
-
-
 # --- callers that leave while no node has their request ---
 
 
@@ -322,7 +293,7 @@ def full(world: World) -> None:
 
 
 async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> None:
-    while world.dispatcher.traffic.standing(request_id) is None:
+    while world.dispatcher.traffic.queued(request_id) is None:
         assert not waiting.done()
         await asyncio.sleep(0)
     waiting.cancel()

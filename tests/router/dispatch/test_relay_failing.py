@@ -11,7 +11,7 @@ import pytest
 
 from node.protocol.messages import FinishReason, StatusEvent
 from router.fleet import watcher as watcher_module
-from router.upstream import node_client
+from router.upstream import control_client
 from tests.router.conftest import (
     WAIT_S,
     AddNode,
@@ -279,7 +279,7 @@ async def test_a_whole_answer_of_a_node_that_stops_is_an_error(
 async def test_an_event_stream_that_goes_silent_loses_the_node_s_requests_too(
     router: RunningRouter, add_node: AddNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_client, "HEARTBEAT_S", 0.3)
+    monkeypatch.setattr(control_client, "HEARTBEAT_S", 0.3)
     node = await add_node(router, "a", hello_and_hang)
     node.first_events = ()
     caller = await router.post(STREAM)

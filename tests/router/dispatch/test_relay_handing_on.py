@@ -151,5 +151,5 @@ async def test_a_model_that_is_busy_is_not_and_says_how_long(
     caller = await router.post({"model": "auto"})
     error = json.loads(await caller.body())["error"]
     assert (caller.status, error["code"]) == (429, "queue_full")
-    assert error["message"] == "The node a says: No."
+    assert error["message"] == "The node a reports: No."
     assert caller.headers["retry-after"] == "7"

@@ -288,7 +288,7 @@ async def test_a_node_that_is_removed_finishes_what_it_serves(
     assert await caller.chunk() == HELLO
     (view,) = router.core.fleet.snapshot
     await router.core.watcher.unwatch(view.node_id)
-    router.core.dispatcher.forget(view.node_id)
+    router.core.dispatcher.forget_node(view.node_id)
     assert router.core.watcher.awaits_release(view.node_id)
     go_on.set()
     assert await caller.body() == b"data: [DONE]\n\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import DeadlineExceeded, NoNodeReady, QueueFull
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
@@ -26,7 +26,7 @@ class World:
     def __init__(self, max_waiting: int = 8) -> None:
         self.fleet = Fleet()
         scheduler = Scheduler(PrefixIndex(), AdmissionLimits(max_waiting))
-        self.placing = Placing(scheduler, self.fleet, Decisions(), Metrics(str))
+        self.placing = SchedulerDriver(scheduler, self.fleet, Decisions(), Metrics(str))
         self.tasks: list[asyncio.Task[Lease]] = []
         self.hear("a")
 
@@ -38,7 +38,7 @@ class World:
         """A task that has either been granted a lease or waits in the queue."""
         task = asyncio.create_task(self.placing.place(ticket(request_id, **fields)))
         self.tasks.append(task)
-        while not task.done() and self.placing.traffic.standing(request_id) is None:
+        while not task.done() and self.placing.traffic.queued(request_id) is None:
             await asyncio.sleep(0)
         return task
 
@@ -60,13 +60,13 @@ async def test_a_request_waits_until_its_node_is_free_and_then_gets_its_lease(
 ) -> None:
     first = await world.lease(await world.place("1"))
     second = await world.place("2")
-    standing = world.placing.traffic.standing("2")
+    standing = world.placing.traffic.queued("2")
     assert standing is not None
     assert standing.position == 1
     assert world.placing.traffic.queue_lengths() == [(("m", "default"), 1.0)]
     world.placing.on_done(first, served=True)
     assert (await world.lease(second)).ticket_id == "2"
-    assert world.placing.traffic.standing("2") is None
+    assert world.placing.traffic.queued("2") is None
     assert world.placing.traffic.open_leases == 1
 
 
@@ -146,7 +146,7 @@ async def test_who_waits_for_a_node_that_goes_is_told(world: World) -> None:
 async def test_a_deadline_that_passes_in_the_queue_ends_the_wait(world: World) -> None:
     await world.place("1")
     second = await world.place("2", deadline_s=time.monotonic() + 1.5)
-    assert world.placing.traffic.standing("2") is not None
+    assert world.placing.traffic.queued("2") is not None
     with pytest.raises(DeadlineExceeded):
         await world.lease(second)
     assert world.placing.traffic.queue_lengths() == []
@@ -173,7 +173,7 @@ async def test_a_retry_waits_its_turn_too(world: World) -> None:
     failed = world.placing.place_again(ticket("1"), first, Failure.ANSWERED)
     again = asyncio.create_task(failed)
     world.tasks.append(again)
-    while world.placing.traffic.standing("1") is None:
+    while world.placing.traffic.queued("1") is None:
         await asyncio.sleep(0)
     other = await world.lease(world.tasks[1])
     world.placing.on_done(other, served=True)

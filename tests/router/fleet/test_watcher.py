@@ -45,7 +45,7 @@ from tests.router.conftest import (
 )
 from tests.router.fleet.test_prefix_index import CHAIN, delta, entries, snapshot
 from tests.router.records.test_ledger import FINISHED, Reports
-from tests.router.upstream.test_node_client import _Raw, answers
+from tests.router.upstream.conftest import RawNode, answers
 
 TOLD = proven(FINISHED, "id-a")
 
@@ -144,7 +144,7 @@ async def test_the_end_of_a_prefill_reaches_the_ledger(world: World, start_node:
 async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
     world: World, body: bytes, status: str, words: str
 ) -> None:
-    node = _Raw(answers(body, status))
+    node = RawNode(answers(body, status))
     await node.start()
     view = await world.watch(node)
     view = await world.until(lambda view: "not answered yet" not in str(view.error))
@@ -499,7 +499,7 @@ async def test_after_a_sleep_nothing_is_believed_and_all_is_asked_anew(
     await world.watch(node)
     client = world.watcher.client("id-a")
     assert client is not None
-    session = client.session
+    session = client.control._open_session
     seen: list[tuple[bool, str | None]] = []
     world.fleet.listen(
         lambda: seen.extend((view.reachable, view.error) for view in world.fleet.snapshot)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from registry.records import ScheduleRecord
-from router.lifecycle.calendar import Due, due_times, keeps, next_times, noted
+from router.lifecycle.calendar import Due, due_times, keeps, next_times, with_due
 
 
 def at(text: str) -> float:
@@ -48,9 +48,9 @@ def test_a_time_missed_for_more_than_a_day_is_noted_and_not_acted_upon() -> None
     weekly, due = replace(LOAD_ONLY, load_cron="0 8 * * 1"), at("2026-11-23T08:00")
     [missed] = due_times(weekly, at("2026-11-24T08:01"))
     assert missed == Due("load", due, acts=False)
-    assert noted(replace(weekly, pending="unload"), missed) == replace(weekly, load_fired_s=due)
+    assert with_due(replace(weekly, pending="unload"), missed) == replace(weekly, load_fired_s=due)
     [young] = due_times(weekly, at("2026-11-24T07:59"))
-    assert noted(weekly, young) == replace(weekly, load_fired_s=due, pending="load")
+    assert with_due(weekly, young) == replace(weekly, load_fired_s=due, pending="load")
 
 
 def test_an_unload_that_was_missed_for_days_ends_what_its_load_began() -> None:
@@ -58,7 +58,7 @@ def test_an_unload_that_was_missed_for_days_ends_what_its_load_began() -> None:
     record = replace(record, load_fired_s=at("2026-11-27T08:00"))
     assert keeps(record)
     for missed in due_times(record, at("2026-11-29T10:00")):
-        record = noted(record, missed)
+        record = with_due(record, missed)
     assert record.unload_fired_s == at("2026-11-27T20:00")
     assert (record.pending, keeps(record)) == (None, False)
 

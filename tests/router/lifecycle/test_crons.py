@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from router.lifecycle.crons import NoCron, latest_due_s, next_due_s, trigger_of
+from router.lifecycle.crons import InvalidCron, latest_due_s, next_due_s, trigger_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -40,12 +40,12 @@ def test_a_line_is_due_when_cron_says(line: str, after: str, due: str) -> None:
         ("8 o'clock", "UTC", "five fields"),
         ("61 * * * *", "UTC", "61"),
         ("0 8 * * 8", "UTC", "day of the week"),
-        ("0 8 * * x", "UTC", "no cron line"),
+        ("0 8 * * x", "UTC", "not a cron line"),
         ("0 8 * * *", "Mars/Olympus", "no time zone"),
     ],
 )
 def test_what_is_no_line_is_refused_with_a_sentence(line: str, timezone: str, said: str) -> None:
-    with pytest.raises(NoCron, match=said):
+    with pytest.raises(InvalidCron, match=said):
         trigger_of(line, timezone)
 
 

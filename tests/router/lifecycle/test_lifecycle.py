@@ -147,18 +147,20 @@ async def test_a_scheduled_load_and_unload_each_happen_once_over_a_restart(
         assert playing.orders == []
         wall.now_s = at("2026-11-27T08:00")
         await core.lifecycle.settle()
-        await until(lambda: core.lifecycle.pending("s") is None)
+        await until(lambda: core.lifecycle.timetable.pending("s") is None)
         await core.lifecycle.settle()
         assert playing.node.policies[-1]["models"] == {"m": {"pinned": True}}
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.settle()
         assert playing.orders == [(PATH_LOAD, "m")]
-        assert core.lifecycle.schedules[0].load_fired_s == at("2026-11-27T08:00")
+        assert core.lifecycle.timetable.records[0].load_fired_s == at("2026-11-27T08:00")
     wall.now_s = at("2026-11-27T20:30")
     async with running(tmp_path, playing, wall) as core:
-        await until(lambda: core.lifecycle.pending("s") is None and len(playing.orders) == 2)
+        await until(
+            lambda: core.lifecycle.timetable.pending("s") is None and len(playing.orders) == 2
+        )
         assert playing.node.policies[-1]["models"] == {}
-        await until(lambda: not core.lifecycle.busy)
+        await until(lambda: not core.lifecycle.actions.busy)
         assert await audited(core) == [("schedule", "model.load"), ("schedule", "model.unload")]
     assert playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")]
 
@@ -173,10 +175,10 @@ async def test_a_load_that_is_due_while_its_node_is_away_waits_for_it(
         core.fleet.lost(view.node_id, "gone")
         wall.now_s = at("2026-11-27T08:00")
         await core.lifecycle.settle()
-        assert core.lifecycle.pending("s") == "load"
+        assert core.lifecycle.timetable.pending("s") == "load"
         assert view.status is not None and playing.orders == []
         core.fleet.heard(view.node_id, view.status)
-        await until(lambda: core.lifecycle.pending("s") is None)
+        await until(lambda: core.lifecycle.timetable.pending("s") is None)
         assert playing.orders == [(PATH_LOAD, "m")]
 
 
@@ -192,7 +194,7 @@ async def test_a_model_that_left_before_a_missed_unload_is_not_loaded_again(
     playing.node.policies.clear()
     wall.now_s = at("2026-11-29T10:00")
     async with running(tmp_path, playing, wall) as core:
-        await until(lambda: not core.lifecycle.busy)
+        await until(lambda: not core.lifecycle.actions.busy)
         assert playing.node.policies[-1]["models"] == {}
     assert playing.orders == [(PATH_LOAD, "m")]
 
@@ -205,18 +207,18 @@ async def test_what_a_schedule_could_not_do_is_done_after_a_restart_and_once(
     async with running(tmp_path, playing, wall) as core:
         await add(core, replace(DAILY, load_cron=None))
         await core.lifecycle.settle()
-        assert core.lifecycle.pending("s") == "unload"
+        assert core.lifecycle.timetable.pending("s") == "unload"
     wall.advance(3600)
     async with running(tmp_path, playing, wall) as core:
-        assert core.lifecycle.pending("s") == "unload"
+        assert core.lifecycle.timetable.pending("s") == "unload"
         await playing.show(leases=0)
-        await until(lambda: core.lifecycle.pending("s") is None)
+        await until(lambda: core.lifecycle.timetable.pending("s") is None)
     assert playing.orders == [(PATH_UNLOAD, "m")]
     await playing.show(state=ModelState.READY)
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.settle()
-        await until(lambda: not core.lifecycle.busy)
-        assert core.lifecycle.pending("s") is None
+        await until(lambda: not core.lifecycle.actions.busy)
+        assert core.lifecycle.timetable.pending("s") is None
     assert playing.orders == [(PATH_UNLOAD, "m")]
 
 
@@ -229,14 +231,14 @@ async def test_an_idle_model_is_unloaded_and_one_in_use_is_no_error(
         await playing.show(state=ModelState.READY, keep_alive_s=60.0, idle_s=61.0, generation=4)
         await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
         await core.lifecycle.sweep()
-        await until(lambda: len(playing.orders) == 1 and not core.lifecycle.busy)
+        await until(lambda: len(playing.orders) == 1 and not core.lifecycle.actions.busy)
         assert await audited(core) == []
         await core.lifecycle.sweep()
         assert len(playing.orders) == 1, "it is asked again only after a while"
     playing.refuses = False
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.sweep()
-        await until(lambda: len(playing.orders) == 2 and not core.lifecycle.busy)
+        await until(lambda: len(playing.orders) == 2 and not core.lifecycle.actions.busy)
         assert await audited(core) == [("idle", "model.unload")]
         body = json.loads(playing.node.requests[-1].body)
         assert body == {"model": "m", "generation": 4, "min_idle_s": 60.0}
@@ -255,12 +257,12 @@ async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
         await until(lambda: playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")])
         await until(lambda: playing.node.policies[-1] == {**own, "models": {}, "rests": True})
         core.lifecycle.reconcile()
-        await until(lambda: not core.lifecycle.busy)
+        await until(lambda: not core.lifecycle.actions.busy)
         assert len(playing.orders) == 2
         core.fleet.set_state("id-a", "active")
         await until(lambda: playing.node.policies[-1] == {**own, "models": {"m": {"pinned": True}}})
         core.lifecycle.forget_node("id-a")
-        assert core.lifecycle.policies != ()
+        assert core.lifecycle.policies.records != ()
 
 
 async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
@@ -270,14 +272,14 @@ async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
     async with running(tmp_path, playing, wall) as core:
         await put(core, PolicyRecord("m", "", pinned=True, keep_alive_s=None))
         await until(lambda: playing.node.policies[-1]["models"] != {})
-        await core.lifecycle.leave_node("id-a")
+        await core.lifecycle.actions.withdraw_policies("id-a")
         assert playing.node.policies[-1] == {"router_id": core.router_id, "models": {}}
         told = len(playing.node.policies)
         core.lifecycle.reconcile()
-        await until(lambda: not core.lifecycle.busy)
+        await until(lambda: not core.lifecycle.actions.busy)
         assert len(playing.node.policies) == told, "a pin of every node is not told it again"
         core.fleet.lost("id-a", "gone")
-        await core.lifecycle.leave_node("id-a")
+        await core.lifecycle.actions.withdraw_policies("id-a")
         assert len(playing.node.policies) == told
         core.lifecycle.forget_node("id-a")
 
@@ -285,10 +287,10 @@ async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
 async def test_a_node_that_does_not_answer_leaves_all_the_same(
     tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("router.lifecycle.lifecycle.LEAVE_S", 0.0)
+    monkeypatch.setattr("router.lifecycle.action_runner.WITHDRAW_S", 0.0)
     wall = FakeClock(at("2026-11-27T07:59"))
     async with running(tmp_path, playing, wall) as core:
-        await core.lifecycle.leave_node("id-a")
+        await core.lifecycle.actions.withdraw_policies("id-a")
         await core.watcher.unwatch("id-a")
         core.lifecycle.forget_node("id-a")
 
@@ -296,7 +298,7 @@ async def test_a_node_that_does_not_answer_leaves_all_the_same(
 async def test_why_what_is_pending_failed_is_told_until_it_is_done_or_its_node_is_gone(
     tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("router.lifecycle.lifecycle.LOAD_RETRY_S", 0.0)
+    monkeypatch.setattr("router.lifecycle.action_runner.LOAD_RETRY_S", 0.0)
     wall = FakeClock(at("2026-11-27T08:00"))
     playing.refuses = True
     async with running(tmp_path, playing, wall) as core:
@@ -310,10 +312,10 @@ async def test_why_what_is_pending_failed_is_told_until_it_is_done_or_its_node_i
             assert "It is in use." in str(lifecycle.pending_error(schedule_id))
         playing.refuses = False
         lifecycle.reconcile()
-        await until(lambda: lifecycle.pending("s") is None)
+        await until(lambda: lifecycle.timetable.pending("s") is None)
         assert lifecycle.pending_error("s") is None
         lifecycle.forget_node("id-a")
-        assert not len(lifecycle._attempts)
+        assert not len(lifecycle.actions.attempts)
 
 
 async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
@@ -335,13 +337,13 @@ async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
     async with running(tmp_path, playing, wall) as core:
         await add(core, replace(DAILY, unload_cron=None))
         wall.now_s = at("2026-11-27T08:00")
-        core.lifecycle.look_at_timers()
+        core.lifecycle.timers.wakeup()
         await until(lambda: playing.orders == [(PATH_LOAD, "m")])
         await playing.show(keep_alive_s=60.0, idle_s=61.0)
         await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
-        await until(lambda: not core.lifecycle.busy)
+        await until(lambda: not core.lifecycle.actions.busy)
         wall.advance(6)
-        core.lifecycle.look_at_timers()
+        core.lifecycle.timers.wakeup()
         await until(lambda: len(playing.orders) == 2)
         assert playing.orders[1] == (PATH_UNLOAD, "m")
 
@@ -394,7 +396,7 @@ async def test_a_copy_that_was_cut_short_goes_on_with_a_new_ticket_from_another_
 
         async def again(count: int) -> None:
             await playing.show(state=ModelState.PULLING, wants_peer=True)
-            await until(lambda: len(tickets) == count and not core.lifecycle.busy)
+            await until(lambda: len(tickets) == count and not core.lifecycle.actions.busy)
 
         await again(1)
         await again(2)

@@ -10,23 +10,23 @@ import pytest
 from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
 from router.lifecycle.reconcile import (
-    Load,
-    Pull,
-    Push,
+    LoadModel,
+    PullModel,
+    PushPolicies,
+    Requirement,
     Step,
-    Unload,
-    Wish,
-    asked_of,
+    UnloadModel,
     best_place,
     falls_short,
     idle,
     plan,
+    policies_for,
     steps,
 )
 from router.types import NodeView
 from tests.router.conftest import model_status, node_view
 
-PIN = Wish("m", "n", pinned=True)
+PIN = Requirement("m", "n", pinned=True)
 
 
 def view(*models: ModelStatus, node_id: str = "n", **fields: Any) -> NodeView:
@@ -37,9 +37,9 @@ def on_disk(**fields: Any) -> ModelStatus:
     return model_status("m", state=ModelState.ON_DISK, **fields)
 
 
-def told(view: NodeView, *wishes: Wish) -> dict[str, Push]:
+def told(view: NodeView, *wishes: Requirement) -> dict[str, PushPolicies]:
     assert view.status is not None
-    push = Push(view.node_id, view.status.instance_id, asked_of(view, wishes))
+    push = PushPolicies(view.node_id, view.status.instance_id, policies_for(view, wishes))
     return {view.node_id: msgspec.structs.replace(push, rests=view.state == "maintenance")}
 
 
@@ -49,20 +49,23 @@ def test_a_node_is_told_once_for_each_start_of_its_agent_even_nothing() -> None:
     assert plan([node], [], told(node)) == []
     assert node.status is not None
     anew = view(status=msgspec.structs.replace(node.status, instance_id="other"))
-    assert [type(action) for action in plan([anew], [], told(node))] == [Push]
+    assert [type(action) for action in plan([anew], [], told(node))] == [PushPolicies]
 
 
 def test_what_is_said_of_one_node_goes_before_what_is_said_of_all() -> None:
-    everywhere, here = Wish("m", "", keep_alive_s=60.0), Wish("m", "n", keep_alive_s=0.0)
-    assert asked_of(view(on_disk()), [here, everywhere]) == {"m": ModelPolicy(False, 0.0)}
+    everywhere, here = (
+        Requirement("m", "", keep_alive_s=60.0),
+        Requirement("m", "n", keep_alive_s=0.0),
+    )
+    assert policies_for(view(on_disk()), [here, everywhere]) == {"m": ModelPolicy(False, 0.0)}
     other = view(on_disk(), node_id="other")
-    assert asked_of(other, [here, everywhere, PIN]) == {"m": ModelPolicy(False, 60.0)}
-    assert asked_of(view(model_status("x")), [everywhere]) == {}
+    assert policies_for(other, [here, everywhere, PIN]) == {"m": ModelPolicy(False, 60.0)}
+    assert policies_for(view(model_status("x")), [everywhere]) == {}
 
 
 def test_a_pinned_model_is_loaded_where_it_is_whole_and_the_node_is_active() -> None:
     node = view(on_disk())
-    assert plan([node], [PIN], told(node, PIN)) == [Load("n", "m")]
+    assert plan([node], [PIN], told(node, PIN)) == [LoadModel("n", "m")]
     for state in ("cordoned", "maintenance"):
         resting = view(on_disk(), state=state)
         assert plan([resting], [PIN], told(resting, PIN)) == []
@@ -96,7 +99,7 @@ def test_a_load_is_not_asked_for_while_it_cannot_be(
     state: ModelState, retry_after_s: float, loads: bool
 ) -> None:
     node = view(model_status("m", state=state, retry_after_s=retry_after_s, pinned=True))
-    assert (Load("n", "m") in plan([node], [PIN], told(node, PIN))) is loads
+    assert (LoadModel("n", "m") in plan([node], [PIN], told(node, PIN))) is loads
 
 
 def test_a_node_that_cannot_be_reached_or_is_no_agent_is_left_alone() -> None:
@@ -125,9 +128,9 @@ def test_a_node_that_keeps_a_model_for_less_long_is_told_again(
 def test_under_maintenance_every_model_leaves_that_no_request_holds() -> None:
     held, free = model_status("a", leases=1), model_status("b", generation=7, pinned=True)
     node = view(held, free, state="maintenance")
-    wishes = [Wish("b", "n", pinned=True)]
-    assert plan([node], wishes, told(node, *wishes)) == [Unload("n", "b", 7, 0.0)]
-    assert asked_of(node, wishes) == {}
+    wishes = [Requirement("b", "n", pinned=True)]
+    assert plan([node], wishes, told(node, *wishes)) == [UnloadModel("n", "b", 7, 0.0)]
+    assert policies_for(node, wishes) == {}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_a_model_leaves_that_was_idle_for_longer_than_it_is_kept(
 ) -> None:
     usual: dict[str, Any] = {"idle_s": 50.0, "keep_alive_s": 60.0, "generation": 3}
     node = view(model_status("m", **{**usual, **fields}), status_at_s=100.0)
-    expected = [Unload("n", "m", 3, 60.0)] if leaves else []
+    expected = [UnloadModel("n", "m", 3, 60.0)] if leaves else []
     assert idle(node, 110.0, frozenset()) == expected
     assert idle(node, 110.0, frozenset({"m"})) == []
 
@@ -169,18 +172,18 @@ def stuck(**fields: Any) -> ModelStatus:
     return model_status("m", state=ModelState.PULLING, **{"wants_peer": True, **fields})
 
 
-def pulls(*fleet: NodeView) -> list[Pull]:
-    return [action for action in plan(fleet, [], {}) if isinstance(action, Pull)]
+def pulls(*fleet: NodeView) -> list[PullModel]:
+    return [action for action in plan(fleet, [], {}) if isinstance(action, PullModel)]
 
 
 def test_a_copy_that_was_cut_short_goes_on_once_somebody_has_the_model() -> None:
     to, source = view(stuck()), view(on_disk(), node_id="source")
     assert pulls(to) == []
-    assert pulls(to, source) == [Pull("n", "m", ("source",))]
+    assert pulls(to, source) == [PullModel("n", "m", ("source",))]
     busy = view(model_status("m", leases=3), node_id="busy")
-    assert pulls(busy, to, source) == [Pull("n", "m", ("source", "busy"))]
+    assert pulls(busy, to, source) == [PullModel("n", "m", ("source", "busy"))]
     cordoned = msgspec.structs.replace(to, state="cordoned")
-    assert pulls(cordoned, source) == [Pull("n", "m", ("source",))]
+    assert pulls(cordoned, source) == [PullModel("n", "m", ("source",))]
 
 
 def test_a_copy_does_not_go_on_where_it_cannot_or_should_not() -> None:

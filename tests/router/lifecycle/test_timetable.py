@@ -54,7 +54,7 @@ async def test_a_due_time_that_cannot_be_written_is_not_pending_until_it_can(
     played.fails = ("fire",)
     await times.settle()
     assert times.records == (DAILY,)
-    assert "it is tried again" in caplog.text
+    assert "it will be retried" in caplog.text
     played.fails = ()
     await times.settle()
     await times.settle()

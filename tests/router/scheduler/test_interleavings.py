@@ -23,7 +23,7 @@ from node.errors import ModelBusy, NodeError
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, StatusEvent
 from router.api.admin.models import chosen_node
 from router.core import Core
-from router.dispatch.scheduler_driver import Placing
+from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import RouterError
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
@@ -109,7 +109,9 @@ class World:
         limits = AdmissionLimits(max_waiting=3, promote_after_s=5.0)
         self.scheduler = Scheduler(self.index, limits)
         self.decisions = Watched(self)
-        self.placing = Placing(self.scheduler, self.fleet, self.decisions, metrics, clock.time)
+        self.placing = SchedulerDriver(
+            self.scheduler, self.fleet, self.decisions, metrics, clock.time
+        )
         self.agents = [PlayedAgent(name, self.chance) for name in AGENTS[: 1 + seed % 3]]
         self.server = PlayedServer(SERVER)
         self.told: dict[tuple[str, str], Depths] = {}
@@ -422,7 +424,7 @@ class World:
     def check_nobody_waits_for_nothing(self) -> None:
         """Nobody waits whose best node can begin, nor where all that could serve it are idle."""
         for name in self.tickets:
-            standing = self.placing.traffic.standing(name)
+            standing = self.placing.traffic.queued(name)
             if standing is None or self.callers[name].cancelling():
                 continue
             assert standing.position >= 1 and 0.0 <= standing.wait_s < inf

@@ -9,7 +9,7 @@ import pytest
 
 from router.client import sse
 from router.types import Tokens
-from router.upstream.foreign import ForeignAnswer
+from router.upstream.foreign import ForeignResponse
 from router.upstream.foreign_events import Ending
 from tests.router.conftest import CHAT, lease
 
@@ -33,9 +33,9 @@ CACHED = {"ollama": 0, "lm studio": 5, "llama.cpp": 5}
 
 
 def answer(
-    body: bytes = BODY, path: str = CHAT, *, stream: bool = True, ask: bool = True
-) -> ForeignAnswer:
-    return ForeignAnswer(path, body, stream=stream, ask=ask)
+    body: bytes = BODY, path: str = CHAT, *, stream: bool = True, may_add_count: bool = True
+) -> ForeignResponse:
+    return ForeignResponse(path, body, stream=stream, may_add_count=may_add_count)
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -56,11 +56,11 @@ def test_a_stream_is_asked_for_its_count_and_nothing_else_changes(path: str) -> 
 def test_options_of_the_caller_s_own_are_kept(options: bytes, sent: dict[str, Any]) -> None:
     asked = answer(b'{"stream_options":' + options + b',"model":"m"}')
     assert json.loads(asked.body)["stream_options"] == sent
-    assert asked.asks
+    assert asked.adds_count
 
 
 @pytest.mark.parametrize(
-    ("body", "stream", "ask"),
+    ("body", "stream", "may_add_count"),
     [
         (b'{"stream_options":{"include_usage":true} }', True, True),
         (b'{"stream_options":7 }', True, True),
@@ -68,9 +68,11 @@ def test_options_of_the_caller_s_own_are_kept(options: bytes, sent: dict[str, An
         (BODY, True, False),
     ],
 )
-def test_what_needs_no_asking_is_sent_as_it_is(body: bytes, stream: bool, ask: bool) -> None:
-    asked = answer(body, stream=stream, ask=ask)
-    assert (asked.body, asked.asks) == (body, False)
+def test_what_needs_no_asking_is_sent_as_it_is(
+    body: bytes, stream: bool, may_add_count: bool
+) -> None:
+    asked = answer(body, stream=stream, may_add_count=may_add_count)
+    assert (asked.body, asked.adds_count) == (body, False)
 
 
 def test_other_paths_are_not_asked() -> None:
@@ -158,14 +160,14 @@ def test_a_stream_of_a_response_tells_its_count_at_its_end() -> None:
 )
 def test_a_refusal_of_the_question_is_known(status: int, body: bytes, refused: bool) -> None:
     assert answer().is_refused(status, body) is refused
-    assert not answer(ask=False).is_refused(status, body)
+    assert not answer(may_add_count=False).is_refused(status, body)
 
 
 def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
     asked = answer()
     asked.pass_on(USAGE["lm studio"])
     asked.first_content_s = 2.0
-    accounts = asked.accounts(lease(), ended_s=5.0)
+    accounts = asked.usage_record(lease(), ended_s=5.0)
     assert (accounts.prompt_tokens, accounts.cached_tokens, accounts.completion_tokens) == (
         11,
         5,
@@ -201,7 +203,7 @@ def test_an_opening_without_end_is_not_kept_for_ever() -> None:
     kept = 0
     while asked.begin(OPENING) == (b"", b""):
         kept += len(OPENING)
-    assert kept <= sse.MAX_HELD_BYTES < kept + len(OPENING)
+    assert kept <= sse.MAX_BUFFERED_BYTES < kept + len(OPENING)
 
 
 def test_the_last_event_is_seen_as_it_passes() -> None:

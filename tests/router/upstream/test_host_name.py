@@ -95,7 +95,7 @@ async def ask(url: str) -> None:
     """By both clients of a node: one for inference, one for control."""
     upstream = Upstream(url)
     async with NodeClient(url, NodeCredential("token")) as client:
-        assert (await client.status()).engine == "scripted"
+        assert (await client.control.status()).engine == "scripted"
         response = await upstream.send(HEAD, b"{}")
         assert await response.read_all() == b"answer"
         upstream.close()
@@ -265,6 +265,6 @@ async def test_a_name_that_is_doubted_is_looked_up_again(
     await connect(name)
     await connect(name)
     assert network.asked == ["here.local"]
-    name.doubt()
+    name.expire()
     await connect(name)
     assert network.asked == ["here.local"] * 2

@@ -12,7 +12,7 @@ import pytest
 
 from router.upstream import http_client as upstream_module
 from router.upstream.http_client import Upstream
-from router.upstream.http_response import PAUSE_BYTES, NotConnected, Unanswered, UpstreamBroken
+from router.upstream.http_response import PAUSE_BYTES, NoResponse, NotConnected, UpstreamBroken
 from tests.router.conftest import WAIT_S, Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
@@ -109,7 +109,7 @@ async def test_a_body_that_was_read_can_be_given_back(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     response = await to(await start_node(whole), upstreams).send(HEAD, b"{}")
-    response.give_back(await response.read_all())
+    response.put_back(await response.read_all())
     assert await response.read_all() == b"answer"
     assert await response.read_all() == b""
 
@@ -200,7 +200,7 @@ async def test_a_fresh_connection_that_breaks_unanswered_is_not_tried_again(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     node = await start_node(raw(b""))
-    with pytest.raises(Unanswered):
+    with pytest.raises(NoResponse):
         await to(node, upstreams).send(HEAD, b"{}")
     assert node.connections == 1
 
@@ -356,10 +356,10 @@ async def test_after_it_is_renewed_nothing_goes_over_what_was_open(
 ) -> None:
     node = await start_node(whole)
     upstream = to(node, upstreams)
-    doubted: list[str] = []
-    monkeypatch.setattr(upstream.host, "doubt", lambda: doubted.append(upstream.host.host))
+    expired: list[str] = []
+    monkeypatch.setattr(upstream.host, "expire", lambda: expired.append(upstream.host.host))
     for _ in range(2):
         assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
     upstream.renew()
     assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
-    assert (node.connections, doubted) == (2, ["127.0.0.1"])
+    assert (node.connections, expired) == (2, ["127.0.0.1"])

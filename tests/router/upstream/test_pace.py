@@ -8,7 +8,7 @@ from tests.router.records.test_ledger import FINISHED
 
 
 def rests(pace: Pace, count: int) -> list[float]:
-    return [each for _ in range(count) if (each := pace.heard(FINISHED)) is not None]
+    return [each for _ in range(count) if (each := pace.on_event(FINISHED)) is not None]
 
 
 def test_all_accounts_that_an_agent_keeps_are_heard_without_a_rest() -> None:
@@ -23,7 +23,7 @@ def test_a_node_that_never_ends_is_heard_at_its_pace() -> None:
     heard = 0
     while clock.now_s < 1010.0:
         heard += 1
-        clock.advance(pace.heard(FINISHED) or 0.0)
+        clock.advance(pace.on_event(FINISHED) or 0.0)
     assert abs(heard - BURST - 10.0 * EVENTS_PER_S) < 2 * TURN
 
 
@@ -32,7 +32,7 @@ def test_a_status_costs_more() -> None:
     pace = Pace(clock)
     status = StatusEvent(node_status())
     heard = 0
-    while not pace.heard(status):
+    while not pace.on_event(status):
         heard += 1
     assert abs(heard - BURST / STATUS_COST) <= TURN
 
@@ -42,5 +42,5 @@ def test_whoever_was_silent_has_a_burst_again() -> None:
     pace = Pace(clock)
     assert any(rests(pace, 60_000))
     clock.advance(60.0)
-    pace.heard(FINISHED)
+    pace.on_event(FINISHED)
     assert not any(rests(pace, 40_000))

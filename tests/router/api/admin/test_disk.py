@@ -11,7 +11,7 @@ from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from registry.records import NodeRecord
 from router.api.admin.bodies import ModelOrder
 from router.api.admin.disk import cancel_pull, pull_model, remove_model
-from router.api.admin.disk_views import PullAsked, RemoveAsked
+from router.api.admin.disk_views import PullBody, RemoveBody
 from router.api.admin.gate import Admin
 from router.errors import (
     BadRequest,
@@ -41,6 +41,10 @@ class PlayedNode:
     status: NodeStatus
     refuses: str = ""
     orders: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def control(self) -> "PlayedNode":
+        return self
 
     async def pull(self, command: PullCommand) -> NodeStatus:
         self._take("pull", command)
@@ -108,7 +112,7 @@ class World:
 
     async def fails(self, error: type[RouterError], words: str, **asked: Any) -> None:
         with pytest.raises(error, match=words):
-            await pull_model(self.admin, PullAsked(model=asked.pop("model", "org/m"), **asked))
+            await pull_model(self.admin, PullBody(model=asked.pop("model", "org/m"), **asked))
 
 
 @pytest.fixture
@@ -119,7 +123,7 @@ def world() -> World:
 async def test_a_copy_in_the_network_comes_before_the_hub(world: World) -> None:
     world.add("a", a_model())
     world.add("b")
-    started = await pull_model(world.admin, PullAsked(model="org/m", node="b", hub_token=" s "))
+    started = await pull_model(world.admin, PullBody(model="org/m", node="b", hub_token=" s "))
     assert (started.node, started.source, started.since_s) == ("b", "a", 7.0)
     command = world.pulled("b")
     assert command.peer is not None
@@ -134,19 +138,19 @@ async def test_the_source_is_the_node_with_fewest_requests(world: World) -> None
         world.add(name, a_model())
     world.add("d")
     world.busy = {"a": 2, "b": 1, "c": 3}
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).source == "b"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).source == "b"
 
 
 async def test_the_target_is_where_it_has_begun_else_where_most_disk_is_free(world: World) -> None:
     world.add("a", free_bytes=1 * GB)
     world.add("b", free_bytes=3 * GB)
     world.add("full", a_model(), free_bytes=9 * GB)
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).node == "b"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).node == "b"
     world.fleet.set_state("b", "cordoned")
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).node == "a"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).node == "a"
     world.fleet.set_state("b", "active")
     world.add("begun", a_model(state=ModelState.PULLING), free_bytes=1)
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).node == "begun"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).node == "begun"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,7 @@ async def test_the_hub_is_asked_for_what_no_node_is_sure_to_have(
 ) -> None:
     world.add("a", a_model())
     world.add("b")
-    started = await pull_model(world.admin, PullAsked(model="org/m", node="b", **asked))
+    started = await pull_model(world.admin, PullBody(model="org/m", node="b", **asked))
     assert started.source == f"the hub's {repo_id}"
     command = world.pulled("b")
     assert (command.peer, command.repo_id, command.revision) == (
@@ -175,7 +179,7 @@ async def test_a_node_that_cannot_share_gives_way_to_the_hub(world: World) -> No
     world.add("a", a_model(), a_model("plain"))
     world.nodes["a"].refuses = "Its files cannot be read."
     world.add("b")
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).source == "the hub's org/m"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).source == "the hub's org/m"
     await world.fails(NodeRefused, "cannot be read", from_node="a")
     await world.fails(NodeRefused, "cannot be read", model="plain")
 
@@ -183,24 +187,24 @@ async def test_a_node_that_cannot_share_gives_way_to_the_hub(world: World) -> No
 async def test_an_address_of_the_routers_own_machine_is_no_source_for_others(world: World) -> None:
     world.add("local", a_model(), url="http://127.0.0.1:8801")
     world.add("other")
-    started = await pull_model(world.admin, PullAsked(model="org/m"))
+    started = await pull_model(world.admin, PullBody(model="org/m"))
     assert started.source == "the hub's org/m"
     assert "knows the node 'local', which has the model, by" in started.note
     await world.fails(BadRequest, "under its name in the network", from_node="local")
     world.add("plain", a_model("plain"), url="http://localhost:8801")
     words = "'plain', which .* its name in the network"
     await world.fails(Conflict, words, model="plain", node="other")
-    assert not (await pull_model(world.admin, PullAsked(model="org/m", revision="v2"))).note
+    assert not (await pull_model(world.admin, PullBody(model="org/m", revision="v2"))).note
     world.add("reached", a_model())
-    assert not (await pull_model(world.admin, PullAsked(model="org/m"))).note
+    assert not (await pull_model(world.admin, PullBody(model="org/m"))).note
     world.fleet.lost("reached", "It went.")
     world.add("near", url="http://127.0.0.1:8802", free_bytes=99 * GB)
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).source == "local"
+    assert (await pull_model(world.admin, PullBody(model="org/m"))).source == "local"
 
 
 async def test_a_model_that_is_there_is_not_pulled(world: World) -> None:
     world.add("a", a_model())
-    started = await pull_model(world.admin, PullAsked(model="org/m", node="a"))
+    started = await pull_model(world.admin, PullBody(model="org/m", node="a"))
     assert (started.node, started.source) == ("a", "")
     assert world.nodes["a"].orders == []
     await world.fails(Conflict, "has the model 'org/m' already")
@@ -216,7 +220,7 @@ async def test_nodes_that_take_no_models_are_told_from_those_that_have_it(world:
     await world.fails(Conflict, said)
     await world.fails(Conflict, "'b' is under maintenance, so that nothing is pulled", node="b")
     assert not world.nodes["b"].orders
-    assert (await pull_model(world.admin, PullAsked(model="org/m", node="c"))).source == "a"
+    assert (await pull_model(world.admin, PullBody(model="org/m", node="c"))).source == "a"
 
 
 async def test_a_pull_that_cannot_be_says_what_to_do(world: World) -> None:
@@ -247,11 +251,11 @@ async def test_a_model_is_deleted_where_it_is_not_in_memory(world: World) -> Non
     world.add("b", a_model(state=ModelState.READY))
     world.add("c", a_model(state=ModelState.PULLING))
     for name in ("a", "c"):
-        done = await remove_model(world.admin, RemoveAsked(model="org/m", node=name))
+        done = await remove_model(world.admin, RemoveBody(model="org/m", node=name))
         assert done.nodes == (name,)
         assert world.nodes[name].orders == [("remove", "org/m")]
     assert world.noted[0] == ("model.remove", "org/m", "from a")
     with pytest.raises(Conflict, match="`router unload org/m --node b` first"):
-        await remove_model(world.admin, RemoveAsked(model="org/m", node="b"))
+        await remove_model(world.admin, RemoveBody(model="org/m", node="b"))
     with pytest.raises(UnknownModel):
-        await remove_model(world.admin, RemoveAsked(model="none", node="a"))
+        await remove_model(world.admin, RemoveBody(model="none", node="a"))

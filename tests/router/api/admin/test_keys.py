@@ -127,9 +127,9 @@ async def test_a_registry_that_cannot_be_written_is_shown(
         ("/usage?since_s=nan", "since_s"),
         ("/usage?since_s=inf", "since_s"),
         ("/usage?since_s=-1", "since_s"),
-        ("/usage?since=nan", "no parameter 'since'; it takes since_s."),
+        ("/usage?since=nan", "no parameter 'since'; it accepts since_s."),
         ("/audit?limit=nan", "limit"),
-        ("/nodes?x=1", "no parameter 'x'; it takes none."),
+        ("/nodes?x=1", "no parameter 'x'; it accepts none."),
     ],
 )
 async def test_a_query_that_says_nothing_is_refused(

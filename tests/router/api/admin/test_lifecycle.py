@@ -107,7 +107,7 @@ async def test_a_pin_stands_in_the_audit_in_words(
     details = [row["detail"] for row in (await ask(router, "GET", "/audit"))[1]]
     assert details[:2] == [
         "not pinned, kept for 90 s, everywhere",
-        "pinned, kept as the node says, on a",
+        "pinned, kept by the node's own settings, on a",
     ]
 
 
@@ -205,7 +205,7 @@ async def test_an_unload_of_what_others_pin_says_who(
     lines = {"load": "0 8 * * *", "unload": "0 20 * * *"}
     _, row = await ask(router, "POST", "/schedules", {"model": "m0", **lines})
     lifecycle = router.core.lifecycle
-    [record] = lifecycle.schedules
+    [record] = lifecycle.timetable.records
     lifecycle.remove_schedule(record.id)
     lifecycle.add_schedule(replace(record, load_fired_s=1.0))
     assert lifecycle.keeping("m0", "id-a") == row["id"]
@@ -238,7 +238,7 @@ async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
     ("body", "status", "param", "said"),
     [
         ({"load": "8 am"}, 400, "load", "five fields"),
-        ({"unload": "0 25 * * *"}, 400, "unload", "no cron line"),
+        ({"unload": "0 25 * * *"}, 400, "unload", "not a cron line"),
         ({"load": "0 0 31 2 *"}, 400, "load", "never due"),
         ({"load": "0 8 * * *", "timezone": "Mars"}, 400, "load", "no time zone"),
         ({"load": "0 8 * * *", "node": "gone"}, 404, "node", "no node"),

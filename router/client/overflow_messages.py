@@ -1,11 +1,12 @@
-"""In which words servers of others say that a prompt is too long, and the numbers in them. Pure."""
+"""Recognizes third-party servers' errors for too long prompts, and reads the numbers in them.
+Pure."""
 
 import re
 
 from node.protocol.overflow import Overflow
 
 MAX_SEARCHED_CHARS = 2000
-"""Of a message, which may be as long as an answer."""
+"""Searched part of a message, which may be as long as a response."""
 _WORDS = re.compile(
     r"(?i)maximum context length"  # OpenAI, vLLM, node agents
     r"|exceeds? the (available context size|context length)"  # llama.cpp; Ollama
@@ -21,13 +22,13 @@ _NUMBER = re.compile(r"(?<!\d)\d{1,12}(?!\d)")
 
 
 def is_overflow(message: str) -> bool:
-    """Whether the message of an error says that."""
+    """Returns True if the error message says that the prompt exceeds the context."""
     return _WORDS.search(message[:MAX_SEARCHED_CHARS]) is not None
 
 
 def overflow_in(message: str) -> Overflow | None:
-    """The numbers in such a message; None where it does not have both. Some tell the parts of a
-    prompt, too: the largest number is that of all."""
+    """Reads prompt and context tokens from such a message; None if it does not have both. Some
+    messages also give the parts of the prompt, so that the largest number is the total."""
     said = message[:MAX_SEARCHED_CHARS]
     limit = _LIMIT.search(said)
     if limit is None:

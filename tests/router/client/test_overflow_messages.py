@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from node.protocol.overflow import Overflow
-from router.client.overflow_words import is_overflow, overflow_in
+from router.client.overflow_messages import is_overflow, overflow_in
 
 SAID = {
     "vllm": "This model's maximum context length is 8 tokens. However, you requested 11 tokens "

@@ -1,0 +1,280 @@
+"""Control calls to one node, and its event stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import aiohttp
+import msgspec
+from aiohttp.http import HttpProcessingError
+
+from node.protocol.bounds import MAX_EVENT_BYTES, NAME_CHARS
+from node.protocol.lifecycle import (
+    PATH_POLICIES,
+    PATH_PULL,
+    PATH_PULL_CANCEL,
+    PATH_REMOVE,
+    PATH_SHARE,
+    PATH_UNLOAD,
+    Policies,
+    PullCommand,
+    Share,
+    UnloadCommand,
+)
+from node.protocol.messages import (
+    HEADER_PROTOCOL,
+    HEARTBEAT_S,
+    PATH_EVENTS,
+    PATH_LOAD,
+    PATH_STATUS,
+    PROTOCOL_VERSION,
+    ControlError,
+    Event,
+    ModelCommand,
+    NodeStatus,
+    decode_status,
+)
+from node.protocol.names import is_name
+from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
+from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
+from router.upstream.credentials import NodeCredential
+from router.upstream.host_name import NEXT_ADDRESS_S, HostName, Resolver
+from router.upstream.http_client import IDLE_S
+from router.upstream.node_events import NodeEvents
+from serving.unreached import cause_of, sentence_of
+
+_CONTROL_BYTES = 4 * 1024 * 1024
+"""Longest response to a control call: a status, a manifest, a list of models, an error."""
+_LIST_COMMAS = 100_000
+"""Most commas in a list of models. Decoding blocks the event loop, for a time that depends on the
+number of values."""
+MAX_FOREIGN_MODELS = 1000
+_NAME_BYTES = 2 + 12 * NAME_CHARS
+"""Longest JSON of a name, with each character as two escapes."""
+
+
+class ForeignModels(msgspec.Struct):
+    """A third-party server's list of models; Ollama sends null if it has none."""
+
+    data: list[msgspec.Raw] | None
+
+
+class _ForeignModel(msgspec.Struct):
+    id: msgspec.Raw
+
+
+NO_TOKEN = (
+    "The node requires its token, and none was given: `router add-node … --token TOKEN`. The agent "
+    "keeps it in the file `token` of its folder; `node-agent token` there shows it."
+)
+
+
+class ControlClient:
+    """Sends control calls to one node and reads its events, on connections of their own."""
+
+    def __init__(
+        self, url: str, credential: NodeCredential, host: HostName, *, is_agent: bool
+    ) -> None:
+        self.url = url
+        self._credential = credential
+        self._host = host
+        self._is_agent = is_agent
+        self._headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION), **credential.headers()}
+        self._events = NodeEvents(url)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Closes all connections; the next call connects anew, and calls in progress fail."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    @property
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    keepalive_timeout=IDLE_S,
+                    resolver=Resolver(self._host),
+                    use_dns_cache=False,
+                    happy_eyeballs_delay=NEXT_ADDRESS_S,
+                ),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("User-Agent", "Accept-Encoding"),
+            )
+        return self._session
+
+    # --- control calls ---
+
+    async def status(self) -> NodeStatus:
+        """Reads the agent's status. Raises `NodeUnreachable`, `WrongNodeToken`,
+        `WrongNodeProtocol`, `NodeRefused`."""
+        return self._status(await self._control("GET", PATH_STATUS))
+
+    async def load(self, model: str) -> None:
+        """Loads a model; returns when it is loaded. Raises what `status` raises."""
+        await self._control("POST", PATH_LOAD, ModelCommand(model), timeout_s=3600)
+
+    async def unload(
+        self, model: str, generation: int | None = None, min_idle_s: float = 0.0
+    ) -> None:
+        """Unloads an idle model: with `generation` only this load of it, with `min_idle_s` only if
+        it has been idle for that long. Raises what `status` raises."""
+        command = UnloadCommand(model, generation, min_idle_s)
+        await self._control("POST", PATH_UNLOAD, command, timeout_s=60)
+
+    async def set_policies(self, policies: Policies) -> None:
+        """Sends the agent this router's residency policies. Raises what `status` raises."""
+        await self._control("POST", PATH_POLICIES, policies)
+
+    async def pull(self, command: PullCommand) -> NodeStatus:
+        """Starts or continues a pull; returns the status after that. Raises what `status`
+        raises."""
+        return self._status(await self._control("POST", PATH_PULL, command))
+
+    async def pull_cancel(self, model: str) -> None:
+        """Cancels a pull and deletes what has arrived. Raises what `status` raises."""
+        await self._control("POST", PATH_PULL_CANCEL, ModelCommand(model), timeout_s=60)
+
+    async def remove(self, model: str) -> None:
+        """Deletes a model from the node's disk. Raises what `status` raises."""
+        await self._control("POST", PATH_REMOVE, ModelCommand(model), timeout_s=600)
+
+    async def share(self, model: str) -> Share:
+        """Returns what a peer needs to copy the model; the first call hashes its files. Raises what
+        `status` raises."""
+        body = await self._control("POST", PATH_SHARE, ModelCommand(model), timeout_s=3600)
+        try:
+            return msgspec.json.decode(body, type=Share)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._not_an_agent(error) from error
+
+    async def foreign_models(self) -> list[str]:
+        """Lists the model ids of a third-party server, at most `MAX_FOREIGN_MODELS`; ids that are
+        not valid names are skipped. Raises what `status` raises."""
+        body = await self._control("GET", "/v1/models")
+        if body.count(b",") > _LIST_COMMAS:
+            raise NodeRefused(f"{self.url}/v1/models lists more than {_LIST_COMMAS:,} values.")
+        try:
+            listed = msgspec.json.decode(body, type=ForeignModels).data or []
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise NodeRefused(f"{self.url}/v1/models does not list models.") from error
+        names = [_name(entry) for entry in listed[:MAX_FOREIGN_MODELS]]
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    async def events(self, instance_id: str, after: int) -> AsyncGenerator[Event, None]:
+        """Yields the agent's events from `after` on; ends when the connection does.
+
+        Raises what `status` raises, and `NodeUnreachable` after three missing heartbeats.
+        """
+        query = {"instance": instance_id, "after": str(after)}
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=3 * HEARTBEAT_S
+        )
+        try:
+            async with self._open_session.get(
+                self.url + PATH_EVENTS,
+                params=query,
+                headers=self._headers,
+                timeout=timeout,
+                allow_redirects=False,
+                read_bufsize=MAX_EVENT_BYTES // 2,  # a line may be twice as long
+            ) as response:
+                await self._check(response)
+                async for line in response.content:
+                    event = self._events.read(line)
+                    if event is not None:
+                        yield event
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        except (msgspec.MsgspecError, UnicodeDecodeError, HttpProcessingError) as error:
+            raise NodeRefused(f"{self.url} sent an event that is not one{_why(error)}.") from error
+
+    async def _control(
+        self,
+        method: str,
+        path: str,
+        command: msgspec.Struct | None = None,
+        timeout_s: float = CONTROL_TIMEOUT_S,
+    ) -> bytes:
+        try:
+            async with self._open_session.request(
+                method,
+                self.url + path,
+                data=None if command is None else msgspec.json.encode(command),
+                headers={**self._headers, "content-type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+                allow_redirects=False,
+            ) as response:
+                await self._check(response)
+                return await self._read(response)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in (200, 202):
+            return
+        body = await self._read(response)
+        if response.status in (401, 403):
+            raise WrongNodeToken(None if self._credential.token else NO_TOKEN)
+        sentence = _sentence(body)
+        if response.status == 426:
+            raise WrongNodeProtocol(sentence)
+        hint = (
+            "is it a node agent? Another server is added with --kind openai."
+            if self._is_agent
+            else "is it an OpenAI-compatible server?"
+        )
+        answered = f"{self.url} answered {response.status} to {response.url.path}; {hint}"
+        raise NodeRefused(sentence or answered)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """Reads the body of a control call's response."""
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > _CONTROL_BYTES:
+                response.close()
+                raise NodeRefused(f"{self.url} sends more than {_CONTROL_BYTES >> 20} MiB.")
+        return bytes(body)
+
+    def _status(self, body: bytes) -> NodeStatus:
+        try:
+            return decode_status(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._not_an_agent(error) from error
+
+    def _not_an_agent(self, error: Exception) -> NodeRefused:
+        return NodeRefused(f"{self.url} does not answer like a node agent{_why(error)}.")
+
+    def _unreachable(self, error: Exception) -> NodeUnreachable:
+        cause = cause_of(error, self._host.known)
+        sentence = sentence_of(cause, error)
+        return NodeUnreachable(f"{self.url} cannot be reached: {sentence}", cause=cause)
+
+
+def _why(error: Exception) -> str:
+    """Names the part of a message that breaks the protocol, as the end of a sentence; empty if no
+    part is known."""
+    return f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+
+
+def _name(entry: msgspec.Raw) -> str | None:
+    """Returns the name in an entry of a list of models, if it has a valid one."""
+    try:
+        written = msgspec.json.decode(entry, type=_ForeignModel).id
+        if len(memoryview(written)) > _NAME_BYTES:
+            return None
+        name = msgspec.json.decode(written, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return name if is_name(name) else None
+
+
+def _sentence(body: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(body, type=ControlError).message
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
