@@ -83,8 +83,8 @@ def control_router(agent: Agent, token: str) -> APIRouter:
         return json_answer(encode_status(agent.status()))
 
     @router.post(PATH_POLICIES)
-    async def policies(asked: Annotated[Policies, Depends(command_of(Policies))]) -> Response:
-        agent.set_policies(asked)
+    async def policies(command: Annotated[Policies, Depends(command_of(Policies))]) -> Response:
+        agent.set_policies(command)
         return json_answer(encode_status(agent.status()))
 
     _add_cache_routes(router, agent)
@@ -115,8 +115,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:
-        told = ControlError(clipped(error.message))
-        response = json_answer(msgspec.json.encode(told), error.status)
+        body = ControlError(clipped(error.message))
+        response = json_answer(msgspec.json.encode(body), error.status)
         if error.retry_after_s is not None:
             response.headers["retry-after"] = str(error.retry_after_s)
         if error.is_repeated:
@@ -130,8 +130,8 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         path = request.scope["path"]
-        told = MethodNotAllowed() if error.status_code == 405 else UnknownPath.at(path)
-        return await on_node_error(request, told)
+        refused = MethodNotAllowed() if error.status_code == 405 else UnknownPath.at(path)
+        return await on_node_error(request, refused)
 
 
 async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:

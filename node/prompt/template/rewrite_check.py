@@ -47,14 +47,14 @@ def _loses(before: str, after: str | None) -> bool:
 def _chats() -> Iterator[list[dict[str, Any]]]:
     """Yields chats with and without reasoning: a plain one, a loop of calls with two at once, and
     two loops."""
-    asked, more = ({"role": "user", "content": word} for word in (_ASKED, _MORE))
+    first, more = ({"role": "user", "content": word} for word in (_ASKED, _MORE))
     results = [_result(0), _result(1)]
     for thoughts in ({}, dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _THOUGHT)):
         answer = {"role": "assistant", "content": _ANSWER, **thoughts}
         one, two = (_calling(count) | thoughts for count in (1, 2))
-        yield [asked, answer, more, {**answer, "content": _LATER}, asked]
-        yield [asked, one, results[0], two, *results]
-        yield [asked, two, *results, answer, more, one, results[0]]
+        yield [first, answer, more, {**answer, "content": _LATER}, first]
+        yield [first, one, results[0], two, *results]
+        yield [first, two, *results, answer, more, one, results[0]]
 
 
 def _calling(count: int) -> dict[str, Any]:

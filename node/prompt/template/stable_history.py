@@ -14,7 +14,7 @@ markers that the prompt itself closes when thinking is off."""
 _LOOPS = re.compile(
     r"\{%[-+]?\s*for\s+(?P<name>[\w, ]+?)\s+in\s+(?P<items>.*?)\s*[-+]?%\}"
     r"|\{%[-+]?\s*(?P<end>endfor)\s*[-+]?%\}"
-    r"|(?P<asked>loop\.index0 > (?>(?:\w+\.)?\w*last_(?:user|query)\w*(?:\.\w+)?)"
+    r"|(?P<condition>loop\.index0 > (?>(?:\w+\.)?\w*last_(?:user|query)\w*(?:\.\w+)?)"
     r"|\b(?>(?:preserve|preserved)_thinking(?: is true)?))(?=\s*(?:\)|and\b|or\b|[-+]?%\}))"
 )
 """Matches the beginning and end of loops, and conditions that test, as a whole operand, whether the

@@ -279,7 +279,7 @@ def test_the_next_prompt_begins_with_an_answer_that_is_kept(
     dropped = before.dropped_answer
     if before.reusable_tokens is None and not (dropped and said[: len(dropped)] == dropped):
         after = renderer.render(chat(USER, ("assistant", answer), USER))
-        # Reasoning in the middle of an answer is nothing that a template is asked about.
+        # Templates are not probed for reasoning in the middle of a response.
         if not (name == "last query" and answer.startswith("a <think>")):
             kept = before.tokens + said
             assert after.tokens[: len(kept)] == kept

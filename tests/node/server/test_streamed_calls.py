@@ -220,7 +220,7 @@ async def test_a_call_that_breaks_off_fails_the_answer(
     assert error["message"] == (
         "The model broke off its call of write: it left the format of its calls."
     )
-    # The engine did what it was asked.
+    # The engine completed the request.
     assert accounts.reason is FinishReason.STOP
     assert accounts.completion_tokens > 40
 

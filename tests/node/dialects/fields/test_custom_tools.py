@@ -241,7 +241,7 @@ def test_a_response_streams_the_text_of_a_custom_tool() -> None:
     assert text["input"] == INPUT
     assert all(event["item_id"] == item["id"] for event in (*deltas, text))
     assert done["item"] == {**item, "input": INPUT, "status": "completed"}
-    # What is known at its end only is told before that.
+    # Input that is known only at the end is sent before it.
     late = [event["type"] for event in found if event.get("output_index") == 3]
     assert [kind.rpartition(".")[2] for kind in late] == ["added", "delta", "done", "done"]
     assert found[-1]["response"]["output"][3]["input"] == "x"

@@ -438,7 +438,7 @@ def test_an_answer_with_probabilities_is_given_back_without_them() -> None:
     assert messages_of(output) == (Message("assistant", "Yes .", "Hm."),)
 
 
-# --- what was asked --------------------------------------------------------------------------
+# --- the request -----------------------------------------------------------------------------
 
 SHAPE = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 

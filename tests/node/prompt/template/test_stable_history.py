@@ -47,13 +47,13 @@ MOVING = (
 KEEPING = LAST_USER.replace(
     "and loop.index0 > ns.last", "and (preserve_thinking or loop.index0 > ns.last)"
 )
-# Shows the markers of all answers once it is told to keep reasoning.
+# Renders the markers of all responses once reasoning is kept.
 MARKED_KEEPING = MARKED.replace(
     "and loop.index0 > ns.last_query_index",
     "and ((preserve_thinking is defined and preserve_thinking is true)"
     " or (loop.index0 > ns.last_query_index))",
 )
-# Thinks when it is told to, and else closes the markers itself.
+# Thinks only if thinking is on, and otherwise closes the markers itself.
 OPT_IN = MARKED.replace("if enable_thinking is false", "if not thinking")
 # Leaves results and calls out before the last user's message.
 SPARING = (
