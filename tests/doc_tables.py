@@ -1,6 +1,6 @@
-"""The tables of the documentation that the code tells: `python -m tests.doc_tables` writes them.
+"""The tables of the documentation that come from code: `python -m tests.doc_tables` writes them.
 
-In a page a table stands between `<!-- table: NAME -->` and `<!-- end of table -->`.
+In a page a table is between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
 import ast
@@ -10,6 +10,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from node.dialects.fields.field_table import FieldTable
 from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import Grammar, ReasoningFormat, ToolFormat
+from tests.command_lines import ALL_COMMANDS, options_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 HOW_TO_WRITE = "run `python -m tests.doc_tables`"
@@ -182,6 +184,29 @@ def _defined(module: ModuleType) -> Iterator[tuple[Any, str]]:
 _REASONING, _TOOL_CALLS = _known_formats()
 
 
+# --- options of commands ---------------------------------------------------------------------
+
+
+def option_table(command: Any) -> str:
+    """One row for each option of a verb, with its help text."""
+    rows = []
+    for option in options_of(command):
+        value = "" if option.is_flag else f" {option.metavar or 'VALUE'}"
+        names = ", ".join(f"`{each}{value}`" for each in (*option.opts, *option.secondary_opts))
+        rows.append((names, option.help or ""))
+    return _table(("option", "meaning"), rows)
+
+
+def _option_tables(program: str) -> dict[str, Callable[[], str]]:
+    """By name, the option tables of one program: `router-alias-set` is that of `router alias
+    set`."""
+    return {
+        path.replace(" ", "-"): partial(option_table, command)
+        for path, command in ALL_COMMANDS
+        if path.split()[0] == program and options_of(command)
+    }
+
+
 # --- pages -----------------------------------------------------------------------------------
 
 
@@ -205,6 +230,8 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/fields.md": {"field-matrix": field_matrix, "field-details": field_details},
     "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
     "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},
+    "reference/cli-router.md": _option_tables("router"),
+    "reference/cli-node-agent.md": _option_tables("node-agent"),
 }
 """The tables by page and name."""
 
@@ -215,8 +242,8 @@ def table_names(text: str) -> list[str]:
 
 
 def with_tables(page: str, text: str) -> str:
-    """The page's text with the tables as the code tells them. Raises `KeyError` for a table that
-    is not known."""
+    """The page's text with its tables made anew. Raises `KeyError` for a table that is not
+    known."""
     tables = PAGES[page]
 
     def renew(found: re.Match[str]) -> str:

@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-import node.cli
 import node.errors
 import node.settings
-import router.cli.main
 import router.errors
 import router.settings
 import serving.http.refusals
@@ -25,6 +22,7 @@ from node.engine.scripted.script import Script
 from router.api.v1 import RELAYED_PATHS
 from router.records.metrics import Metrics
 from router.routing.request_hints import ROUTING_HEADERS
+from tests.command_lines import ALL_COMMANDS, options_of
 from tests.doc_tables import (
     DOCS,
     FIELD_TABLES,
@@ -40,22 +38,6 @@ def page(name: str) -> str:
     return (DOCS / name).read_text()
 
 
-def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every verb of a command line. `Any`: the click that typer brings has a private name."""
-    inner = getattr(command, "commands", None)
-    if inner is None:
-        yield path, command
-        return
-    for name, each in inner.items():
-        yield from commands(each, f"{path} {name}")
-
-
-ALL_COMMANDS = [
-    *commands(typer.main.get_command(router.cli.main.app), "router"),
-    *commands(typer.main.get_command(node.cli.app), "node-agent"),
-]
-
-
 @pytest.mark.parametrize(("path", "command"), ALL_COMMANDS, ids=[path for path, _ in ALL_COMMANDS])
 def test_every_command_and_option_is_documented(path: str, command: Any) -> None:
     name = f"reference/cli-{path.split()[0]}.md"
@@ -63,12 +45,7 @@ def test_every_command_and_option_is_documented(path: str, command: Any) -> None
     start = text.find(f"### `{path}")
     assert start >= 0, f"docs/{name} has no section for {path}"
     section = text[start : text.find("\n### ", start + 1)]
-    options = [
-        option
-        for parameter in command.params
-        for option in parameter.opts
-        if option.startswith("--") and option != "--help"
-    ]
+    options = [option for each in options_of(command) for option in each.opts]
     assert [option for option in options if option not in section] == []
 
 
