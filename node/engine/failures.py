@@ -10,7 +10,7 @@ and nothing is broken."""
 _OVERLOADS = ("Timeout", "ImpactingInteractivity", "Impacting Interactivity", "Hang", "OutOfMemory")
 """Names of Metal's errors (MTLCommandBufferError, IOGPUCommandBufferCallbackError) that a smaller
 command buffer may avoid."""
-MOST_IN_A_ROW = 2
+MAX_IN_A_ROW = 2
 """Number of failed steps without a token in between that end the process."""
 
 
@@ -31,7 +31,7 @@ class Failures:
     def __init__(self) -> None:
         self._in_a_row = 0
 
-    def note_good(self) -> None:
+    def note_token(self) -> None:
         """Resets the count: a row has received a token."""
         self._in_a_row = 0
 
@@ -45,4 +45,4 @@ class Failures:
             is_overload = any(sign in text for sign in _OVERLOADS)
             return Verdict.OVERLOADED_PROCESS if is_overload else Verdict.PROCESS
         self._in_a_row += 1
-        return Verdict.PROCESS if self._in_a_row >= MOST_IN_A_ROW else Verdict.ROWS
+        return Verdict.PROCESS if self._in_a_row >= MAX_IN_A_ROW else Verdict.ROWS

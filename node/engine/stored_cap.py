@@ -21,7 +21,7 @@ are much smaller than the session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredKv:
     """The stored KV of an engine and its limit, in bytes."""
 
     stored_bytes: int
@@ -43,7 +43,7 @@ class StoredCap:
         self._sessions: dict[str, int] = {}
 
     @property
-    def is_free(self) -> bool:
+    def is_unlimited(self) -> bool:
         """True if there is no cap: memory is not short and the cap has grown back to the lease."""
         return self._level is Pressure.NONE and self._bytes is None
 
@@ -53,7 +53,7 @@ class StoredCap:
         if len(self._sessions) > _SESSIONS:
             del self._sessions[next(iter(self._sessions))]
 
-    def feed(self, level: Pressure, held: Held, now_s: float) -> int | None:
+    def update(self, level: Pressure, stored: StoredKv, now_s: float) -> int | None:
         """Updates the cap and returns it."""
         if level is not self._level:
             if level is Pressure.NONE:
@@ -62,10 +62,10 @@ class StoredCap:
         if level is Pressure.HARD:
             self._bytes = 0
         elif level is Pressure.SOFT:
-            self._cut(held, now_s)
+            self._cut(stored, now_s)
         elif self._bytes is not None:
-            self._grow(held, self._bytes, now_s)
-        return None if self._bytes is None else self._floored(held, self._bytes)
+            self._grow(stored, self._bytes, now_s)
+        return None if self._bytes is None else self._floored(stored, self._bytes)
 
     def due_s(self) -> float | None:
         """Returns the time of the cap's next change if the pressure stays the same; None if it
@@ -76,20 +76,20 @@ class StoredCap:
             return None
         return self._grown_s + STEP_S
 
-    def _cut(self, held: Held, now_s: float) -> None:
+    def _cut(self, stored: StoredKv, now_s: float) -> None:
         if now_s >= self._cut_s + STEP_S:
-            most_bytes = held.stored_bytes if self._bytes is None else self._bytes
-            self._bytes = int(min(held.stored_bytes, most_bytes) * CUT_SHARE)
+            most_bytes = stored.stored_bytes if self._bytes is None else self._bytes
+            self._bytes = int(min(stored.stored_bytes, most_bytes) * CUT_SHARE)
             self._cut_s = now_s
 
-    def _grow(self, held: Held, most_bytes: int, now_s: float) -> None:
+    def _grow(self, stored: StoredKv, most_bytes: int, now_s: float) -> None:
         if now_s >= self._grown_s + STEP_S:
-            grown_bytes = self._floored(held, most_bytes) + int(held.lease_bytes * GROWTH_SHARE)
-            self._bytes = None if grown_bytes >= held.lease_bytes else grown_bytes
+            grown_bytes = self._floored(stored, most_bytes) + int(stored.lease_bytes * GROWTH_SHARE)
+            self._bytes = None if grown_bytes >= stored.lease_bytes else grown_bytes
             self._grown_s = now_s
 
-    def _floored(self, held: Held, most_bytes: int) -> int:
-        floor_bytes = held.pinned_bytes
+    def _floored(self, stored: StoredKv, most_bytes: int) -> int:
+        floor_bytes = stored.pinned_bytes
         if self._level is not Pressure.HARD:
             floor_bytes += max(self._sessions.values(), default=0)
-        return min(max(most_bytes, floor_bytes), held.lease_bytes)
+        return min(max(most_bytes, floor_bytes), stored.lease_bytes)

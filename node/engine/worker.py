@@ -131,7 +131,7 @@ class Worker:
         try:
             _Service(engine, self._commands, self._send).run()
         except _EngineBroken as end:
-            self._send(end.last_word)
+            self._send(end.report)
             self._outbox.flush()
             sys.stderr.flush()
             # Without freeing anything: the engine's state cannot be trusted, and freeing its GPU
@@ -142,7 +142,7 @@ class Worker:
         try:
             # Imported before the command is read, so that a spare process has done it already.
             factory = self._factory()
-            spec = self._wanted()
+            spec = self._receive_spec()
             return factory(spec, lambda fraction: self._send(Loading(fraction)))
         except LoadError as error:
             self._send(LoadFailed(str(error)))
@@ -152,7 +152,7 @@ class Worker:
             self._send(LoadFailed(reason))
         return None
 
-    def _wanted(self) -> EngineSpec:
+    def _receive_spec(self) -> EngineSpec:
         command = self._commands.get()
         if not isinstance(command, Load):
             raise LoadError("The agent did not say what to load.")
@@ -175,11 +175,11 @@ class Worker:
 
 
 class _EngineBroken(Exception):
-    """The engine cannot go on; `last_word` is the report that the agent gets."""
+    """The engine cannot go on; `report` goes to the agent."""
 
-    def __init__(self, last_word: Broken) -> None:
-        super().__init__(last_word.reason)
-        self.last_word = last_word
+    def __init__(self, report: Broken) -> None:
+        super().__init__(report.reason)
+        self.report = report
 
 
 class _Service:
@@ -209,15 +209,15 @@ class _Service:
         """Serves until a `Shutdown`. Raises `_EngineBroken`."""
         engine = self._engine
         # The prefixes that an earlier process left on disk.
-        self._tell([])
+        self._send_frame([])
         while True:
-            for command in self._take(self._wait_s()):
+            for command in self._next_commands(self._wait_s()):
                 if isinstance(command, Shutdown):
                     return
                 self._apply(command)
             if engine.wait_s() == 0:
-                self._tell(self._step())
-                self._changed()
+                self._send_frame(self._step())
+                self._schedule_stats()
             if self._stats_due_s is not None and time.monotonic() >= self._stats_due_s:
                 self._send_stats()
 
@@ -229,7 +229,7 @@ class _Service:
         stats_s = max(self._stats_due_s - time.monotonic(), 0.0)
         return stats_s if step_s is None else min(step_s, stats_s)
 
-    def _take(self, wait_s: float | None) -> list[Command]:
+    def _next_commands(self, wait_s: float | None) -> list[Command]:
         """Returns the queued commands; waits up to `wait_s` seconds for the first one, without
         limit if None."""
         commands: list[Command] = []
@@ -248,8 +248,8 @@ class _Service:
             deltas = self._failed(error, reason := f"The engine failed on a command: {error}")
             if isinstance(command, Submit):
                 self._send(Refused(command.request.uid, reason, is_fault=True))
-        self._tell(deltas)
-        self._changed()
+        self._send_frame(deltas)
+        self._schedule_stats()
         if isinstance(command, SetLease | ClearCache):
             self._send_stats()
 
@@ -280,7 +280,7 @@ class _Service:
         except Exception as error:  # noqa: BLE001 - one bad step must not end the model
             return self._failed(error, f"The engine failed on this step: {error}")
         if any(delta.token_count and delta.finish is not FinishReason.ERROR for delta in deltas):
-            self._failures.note_good()
+            self._failures.note_token()
         return deltas
 
     def _failed(self, error: Exception, reason: str) -> list[Delta]:
@@ -295,12 +295,12 @@ class _Service:
             verdict, deltas = max(verdict, Verdict.PROCESS), []
         if verdict is Verdict.ROWS:
             return deltas
-        self._tell([_unfinished(delta) for delta in deltas if delta.parts])
+        self._send_frame([_unfinished(delta) for delta in deltas if delta.parts])
         is_overload = verdict is Verdict.OVERLOADED_PROCESS
         reason = f"{reason.removesuffix('.')}; the next request starts a new engine process."
         raise _EngineBroken(Broken(reason, is_overload))
 
-    def _tell(self, deltas: list[Delta]) -> None:
+    def _send_frame(self, deltas: list[Delta]) -> None:
         for answer in self._engine.take_answers():
             self._send(answer)
         progress = self._engine.take_progress()
@@ -308,7 +308,7 @@ class _Service:
         if deltas or progress or cache_events:
             self._send(Frame(tuple(deltas), progress, cache_events))
 
-    def _changed(self) -> None:
+    def _schedule_stats(self) -> None:
         # Delayed, since the agent needs no report for each short request.
         if self._stats_due_s is None:
             self._stats_due_s = time.monotonic() + STATS_S

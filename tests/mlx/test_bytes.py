@@ -157,8 +157,8 @@ def test_rows_that_outgrow_the_lease_give_way_and_say_the_same(
     prompts = {f"{number}": prompt(100, number) for number in range(3)}
     with Driver(folder) as engine:
         live_bytes = engine.engine._layout.live_bytes
-        room_bytes, longest = 2 * live_bytes(256), engine.engine._room.longest_tokens
-        engine.engine._room.lease = MemoryLease(1 << 20, room_bytes, 0)
+        room_bytes, longest = 2 * live_bytes(256), engine.engine._plan.longest_tokens
+        engine.engine._plan.lease = MemoryLease(1 << 20, room_bytes, 0)
         limit = longest(CONTEXT_TOKENS) - 100
     lease = MemoryLease(1 << 20, live_kv_bytes=room_bytes, stored_kv_bytes=0)
     with Driver(folder, spec=make_spec(folder, lease=lease)) as engine:

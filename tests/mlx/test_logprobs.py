@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from node.engine.decoding.picker import Picked
-from node.engine.sampling.sampler import BatchSampler, Likeliest, RowSampling
+from node.engine.sampling.sampler import BatchSampler, DeviceLogprobs, RowSampling
 from node.ipc.generate import SamplingParams
 from node.ipc.messages import TokenLogprob
 from tests.mlx.driver import GREEDY, Driver, place, prompt
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.mlx
 BATCH = mx.array(LOGITS[None].astype(np.float32))
 
 
-def likeliest(params: SamplingParams, count: int) -> tuple[int, Likeliest]:
+def likeliest(params: SamplingParams, count: int) -> tuple[int, DeviceLogprobs]:
     """What one row draws, and could have drawn."""
     sampler = BatchSampler([RowSampling.of(params, count)], VOCAB_SIZE)
     tokens, ((places, found),) = sampler.sample(BATCH)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.scheduling.prefix_reuse import KEEP_TOKENS
+from node.engine.scheduling.prefix_reuse import MIN_PARTIAL_TOKENS
 from tests.mlx.driver import prompt
 from tests.mlx.test_reuse import Counted
 
@@ -52,5 +52,5 @@ def test_what_may_not_be_reused_is_not_kept(kind: Path) -> None:
 
 def test_a_beginning_that_is_quick_to_prefill_is_not_kept(tiny: Path) -> None:
     with Counted(tiny) as engine:
-        assert left_at(engine, "left", LONG, 100) < KEEP_TOKENS
+        assert left_at(engine, "left", LONG, 100) < MIN_PARTIAL_TOKENS
         assert engine.ask("again", LONG) == 0

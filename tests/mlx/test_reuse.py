@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.decoding.chunking import Limits
+from node.engine.decoding.chunking import ChunkLimits
 from node.engine.model.load import LoadedModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import CacheEventKind, MemoryLease, Pressure, Progress, Refused
@@ -238,12 +238,10 @@ def test_chunks_beside_decoding_rows_keep_the_stall_target(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Counted(tiny) as engine:
-        engine.engine._limits = Limits(chunk_tokens=2048, decode_stall_target_s=0.2)
+        engine.engine._limits = ChunkLimits(chunk_tokens=2048, decode_stall_target_s=0.2)
         engine.submit("talks", BASE[:30], max_tokens=None)
         engine.steps_until("talks", 3)
-        monkeypatch.setattr(
-            engine.engine._accounts.rates, "prefill_s_per_token", lambda depth: 1e-3
-        )
+        monkeypatch.setattr(engine.engine._costs.rates, "prefill_s_per_token", lambda depth: 1e-3)
         engine.submit("long", prompt(1500, 4), max_tokens=1)
         spoke: list[bool] = []
         while engine.rows["long"].finish is None:

@@ -9,7 +9,7 @@ import pytest
 
 from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
 from node.engine.model.load import LoadedModel
-from node.engine.scheduling.batching_delay import LONGEST_S
+from node.engine.scheduling.batching_delay import MAX_WINDOW_S
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import Delta, MemoryLease, Refused
 from node.protocol.messages import FinishReason
@@ -352,10 +352,10 @@ def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Pat
         engine.submit("a", PROMPT)
         assert engine.engine.wait_s() == 0, "nothing is known of its speed"
         engine.run()
-        engine.engine._accounts.gather.learn(1, 1.0)
+        engine.engine._costs.batching_delay.learn(1, 1.0)
         engine.submit("b", "A small ship left the harbour at dawn.")
         wait_s = engine.engine.wait_s()
-        assert wait_s is not None and 0 < wait_s <= LONGEST_S
+        assert wait_s is not None and 0 < wait_s <= MAX_WINDOW_S
         engine.step()
         engine.submit("c", PROMPT)
         assert engine.engine.wait_s() == 0, "an engine that decodes waits for nobody"

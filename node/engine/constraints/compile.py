@@ -33,7 +33,7 @@ _MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldAnswer:
+class AnswerGrammars:
     """The grammars of an output: `at_begin` and `behind_reasoning`, or only `calls`."""
 
     at_begin: Grammar | None
@@ -46,54 +46,54 @@ class HeldAnswer:
     """Grammar of a block of calls in an otherwise unconstrained answer."""
     openers: tuple[str, ...] = ()
     """Texts with which such a block begins; each begins with an added token."""
-    is_wish: bool = False
+    is_best_effort: bool = False
     """True if the output goes on unconstrained when the grammar fails, instead of ending."""
 
     @property
-    def is_free(self) -> bool:
+    def is_empty(self) -> bool:
         """True if nothing is constrained."""
         return self.at_begin is None and self.calls is None
 
 
-def is_held(request: GenerateRequest) -> bool:
+def is_constrained(request: GenerateRequest) -> bool:
     """True if the answer or its calls need a grammar."""
     return _is_demanded(request) or bool(_wished(request))
 
 
 def compile_answer(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
-) -> HeldAnswer:
-    """Compiles the grammars of a request that `is_held`. `tokens` are the ids of added tokens by
-    their text. Runs in the compiler's thread. Raises `NotHeld`."""
+) -> AnswerGrammars:
+    """Compiles the grammars of a request that `is_constrained`. `tokens` are the ids of added
+    tokens by their text. Runs in the compiler's thread. Raises `NotHeld`."""
     try:
         answer = _compiled(compiler, request, tokens)
     except NotHeld:
         if _must_call(request) or not _wished(request):
             raise
         request = _without_wishes(request)
-        if not is_held(request):
-            return HeldAnswer(None, None)
+        if not is_constrained(request):
+            return AnswerGrammars(None, None)
         return _compiled(compiler, request, tokens)
-    return answer if _is_demanded(request) else replace(answer, is_wish=True)
+    return answer if _is_demanded(request) else replace(answer, is_best_effort=True)
 
 
 def _compiled(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
-) -> HeldAnswer:
+) -> AnswerGrammars:
     if _must_call(request) and request.constraint is not None:
         # The forced call overrides the constraint, but an invalid constraint is still an error.
-        _Draft(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
-    draft = _Draft(compiler, request, tokens)
+        _GrammarBuilder(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
+    builder = _GrammarBuilder(compiler, request, tokens)
     try:
-        return draft.compile()
+        return builder.compile()
     except TooLarge:
         raise
     except NotHeld as error:
-        loose = draft.without_loose_schemas(error)
+        loose = builder.without_loose_schemas(error)
         return loose.compile()
 
 
-class _Draft:
+class _GrammarBuilder:
     """Builds and compiles the grammars of one request."""
 
     def __init__(
@@ -112,23 +112,23 @@ class _Draft:
         output = self._request.output
         return "tool_choice" if output is None else output.must_call_param
 
-    def compile(self) -> HeldAnswer:
+    def compile(self) -> AnswerGrammars:
         output = self._request.output
         if output is not None and self._constraint is None and not output.must_call:
             return self._calls_alone(output)
         if output is None:
             lark = Lark(self._tokens)
             plain = self._compiled(lark, self._content(lark))
-            return HeldAnswer(plain, plain)
+            return AnswerGrammars(plain, plain)
         if self._constraint is not None and self._constraint.kind in _MAY_BE_NOTHING:
             lark = Lark(self._tokens)
             self._compiled(lark, self._content(lark))
         at_begin = self._output(output, output.prompt_tail)
-        return HeldAnswer(at_begin, self._output(output, None), self._straddling(output))
+        return AnswerGrammars(at_begin, self._output(output, None), self._straddling(output))
 
-    def without_loose_schemas(self, error: NotHeld) -> "_Draft":
-        """Returns a draft that allows any arguments for the optional tools whose schemas cannot be
-        compiled. Raises the error of the field at fault if there is no such tool."""
+    def without_loose_schemas(self, error: NotHeld) -> "_GrammarBuilder":
+        """Returns a builder that allows any arguments for the optional tools whose schemas cannot
+        be compiled. Raises the error of the field at fault if there is no such tool."""
         output, constraint = self._request.output, self._constraint
         if constraint is not None:
             lark = Lark(self._tokens)
@@ -152,7 +152,7 @@ class _Draft:
             raise error
         output = msgspec.structs.replace(output, tools=tuple(tools))
         request = msgspec.structs.replace(self._request, output=output)
-        return _Draft(self._compiler, request, self._tokens)
+        return _GrammarBuilder(self._compiler, request, self._tokens)
 
     def _output(self, output: OutputFormat, prompt_tail: str | None) -> Grammar:
         """Compiles the grammar of the whole output, or of the output after its reasoning if
@@ -186,7 +186,7 @@ class _Draft:
         parallel = output.parallel_calls
         return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
 
-    def _calls_alone(self, output: OutputFormat) -> HeldAnswer:
+    def _calls_alone(self, output: OutputFormat) -> AnswerGrammars:
         """Compiles the grammar of optional calls. There is none if the format does not begin a
         block of calls with an added token, since other text may not be a call; the schemas of
         strict tools are then still checked. Raises `NotHeld`."""
@@ -195,9 +195,9 @@ class _Draft:
         openers = tuple(each for each in spelling.openers if each.startswith(tokens))
         if not openers:
             self._check_strict(output)
-            return HeldAnswer(None, None)
+            return AnswerGrammars(None, None)
         calls = self._compiled(lark, self._calls(lark, output, output.tools, None))
-        return HeldAnswer(None, None, calls=calls, openers=openers)
+        return AnswerGrammars(None, None, calls=calls, openers=openers)
 
     def _check_strict(self, output: OutputFormat) -> None:
         """Raises `NotHeld` for a strict tool whose schema cannot be compiled."""

@@ -125,8 +125,8 @@ class Compiler:
         sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._vocab_size = vocab_size
         self._end_tokens = sorted(end_tokens)
-        self._known: OrderedDict[str, Grammar] = OrderedDict()
-        self._wanted = threading.Event()
+        self._compiled: OrderedDict[str, Grammar] = OrderedDict()
+        self._is_needed = threading.Event()
         self._closed = False
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._tokenizer = self._thread.submit(self._prepare, vocabulary)
@@ -135,25 +135,25 @@ class Compiler:
 
     def submit(self, job: Callable[[], T]) -> "Future[T]":
         """Runs the job in the thread."""
-        self._wanted.set()
+        self._is_needed.set()
         return self._thread.submit(job)
 
     def compile(self, grammar: str, param: str, client: str | None = None) -> Grammar:
         """Compiles a grammar in llguidance's dialect of Lark. `client` is the client's grammar, to
         which it refers as `CLIENT_START`. Raises `NotHeld` with `param`; if the grammar is too
         large, `TooLarge`."""
-        grammar = _whole(grammar, client)
-        known = self._known.get(grammar)
+        grammar = _joined(grammar, client)
+        known = self._compiled.get(grammar)
         if known is not None:
-            self._known.move_to_end(grammar)
+            self._compiled.move_to_end(grammar)
             return known
-        matcher = self._started(grammar, param, client)
-        self._known[grammar] = made = Grammar(matcher, self._vocab_size)
-        if len(self._known) > _KEPT_GRAMMARS:
-            self._known.popitem(last=False)
+        matcher = self._start(grammar, param, client)
+        self._compiled[grammar] = made = Grammar(matcher, self._vocab_size)
+        if len(self._compiled) > _KEPT_GRAMMARS:
+            self._compiled.popitem(last=False)
         return made
 
-    def _started(self, grammar: str, param: str, client: str | None) -> LLMatcher:
+    def _start(self, grammar: str, param: str, client: str | None) -> LLMatcher:
         """Returns a matcher at the begin of a grammar. Raises `NotHeld` if it is invalid, too
         complex or matches no text."""
         if len(grammar) > MAX_GRAMMAR_LENGTH:
@@ -177,11 +177,11 @@ class Compiler:
     def close(self) -> None:
         """Cancels all jobs that have not begun; the result of a running one is not used."""
         self._closed = True
-        self._wanted.set()
+        self._is_needed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, vocabulary: Vocabulary) -> LLTokenizer:
-        self._wanted.wait(_QUIET_S)
+        self._is_needed.wait(_QUIET_S)
         if self._closed:
             raise RuntimeError("The compiler has been closed.")
         return LLTokenizer(
@@ -212,7 +212,7 @@ class Compiler:
         )
 
 
-def _whole(grammar: str, client: str | None) -> str:
+def _joined(grammar: str, client: str | None) -> str:
     """Returns the text of a single grammar, or the library's JSON of both."""
     if client is None:
         return grammar + _NO_FORCING

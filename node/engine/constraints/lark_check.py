@@ -17,12 +17,14 @@ def can_end(grammar: str) -> bool:
     """True if the rule `start` of a valid grammar matches some finite text."""
     try:
         rules = read_grammar(grammar).rules
-        return "start" in _Search({name: rule.body for name, rule in rules.items()}).ending()
+        return (
+            "start" in _FiniteTextSearch({name: rule.body for name, rule in rules.items()}).ending()
+        )
     except NotUnderstood:
         return True
 
 
-class _Search:
+class _FiniteTextSearch:
     """Finds the rules that match some finite text, by a fixed point over all rules."""
 
     def __init__(self, bodies: Mapping[str, list[Token]]) -> None:

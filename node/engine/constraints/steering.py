@@ -8,7 +8,7 @@ first token after the reasoning, so it always begins at a boundary between token
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.engine.constraints.compile import HeldAnswer
+from node.engine.constraints.compile import AnswerGrammars
 from node.engine.constraints.grammar import Grammar, GrammarFailed, Matcher
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
@@ -47,7 +47,7 @@ class Steered(Protocol):
     def steer(self) -> Steer | None: ...
 
 
-class Read(Protocol):
+class OutputState(Protocol):
     """The output of a row, as far as constraints need it."""
 
     reasoning_tokens: int
@@ -82,12 +82,12 @@ class Steering:
     """Tokens that end the reasoning."""
     openings: tuple[tuple[int, ...], ...]
     """Token sequences of which one follows a forced end of reasoning, if there is no grammar."""
-    answer: HeldAnswer | None
+    answer: AnswerGrammars | None
     while_reasoning: Mask | None
     """Tokens allowed during reasoning if the answer after it has a grammar."""
     vocabulary: Vocabulary
 
-    def open(self, reader: Read) -> "RowSteer":
+    def open(self, reader: OutputState) -> "RowSteer":
         """Returns the constraint of a row that has no output yet."""
         return RowSteer(self, reader)
 
@@ -97,7 +97,7 @@ def steering_of(
     vocabulary: Vocabulary,
     vocab_size: int,
     end_tokens: frozenset[int],
-    answer: HeldAnswer | None = None,
+    answer: AnswerGrammars | None = None,
 ) -> Steering | None:
     """Returns the constraints of the request, with the grammars of `answer`; None if there are
     none."""
@@ -109,7 +109,7 @@ def steering_of(
         closing = vocabulary.encode(spelling.closing)
         begins = spelling.answer_openings(reads_calls=reads_calls(output), names=names)
         openings = tuple(vocabulary.encode(begin) for begin in begins)
-    if answer is not None and answer.is_free:
+    if answer is not None and answer.is_empty:
         answer = None
     if answer is None and not closing:
         return None
@@ -131,7 +131,7 @@ def steering_of(
 class RowSteer:
     """Implements `Steer` for one row."""
 
-    def __init__(self, steering: Steering, reader: Read) -> None:
+    def __init__(self, steering: Steering, reader: OutputState) -> None:
         self.error: str | None = None
         self.is_refused = False
         self._steering = steering
@@ -190,7 +190,7 @@ class RowSteer:
     def _on_failed(self, error: GrammarFailed) -> None:
         """Handles a grammar that became too complex to follow: drops it, or ends the row."""
         answer = self._steering.answer
-        if self._is_block and answer is not None and answer.is_wish:
+        if self._is_block and answer is not None and answer.is_best_effort:
             self._matcher = None
         else:
             self.error, self.is_refused = str(error), True
@@ -201,7 +201,7 @@ class RowSteer:
         if not self._routes and self._is_closing:
             self._close()
 
-    def _follow_block(self, answer: HeldAnswer, calls: Grammar) -> None:
+    def _follow_block(self, answer: AnswerGrammars, calls: Grammar) -> None:
         """Constrains a block of calls from its opener to its end, and nothing around it."""
         begin = self._reader.block_begin
         if self._is_block:

@@ -22,13 +22,13 @@ def masked(logits: mx.array, masks: Sequence[Mask | None]) -> mx.array:
         return logits
     lowest = mx.array(-mx.inf, dtype=logits.dtype)
     pieces, begin = [], 0
-    for is_held, run in groupby(masks, key=lambda mask: mask is not None):
+    for is_masked, run in groupby(masks, key=lambda mask: mask is not None):
         alike = list(run)
         own = logits[begin : begin + len(alike)]
         begin += len(alike)
-        if is_held:
-            held = [mask for mask in alike if mask is not None]
-            own = mx.where(_allowed(held, logits.shape[1]), own, lowest)
+        if is_masked:
+            present = [mask for mask in alike if mask is not None]
+            own = mx.where(_allowed(present, logits.shape[1]), own, lowest)
         pieces.append(own)
     return mx.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 

@@ -19,7 +19,7 @@ from node.engine.kv.cache_tree import flatten
 from node.engine.kv.codec import detached
 from node.engine.kv.spans import KvSpan, LayerSnapshot
 from node.engine.model.load import LoadedModel
-from node.engine.sampling.logprobs import Likely
+from node.engine.sampling.logprobs import TopLogprobs
 from node.engine.sampling.penalties import Penalties, needs_penalties
 
 SETTLE_PASSES = 64
@@ -82,8 +82,8 @@ class PrefillGroup:
         return sum(cache.nbytes for cache in self._caches)
 
     def run(self, chunk_tokens: int) -> int:
-        """Prefills up to `chunk_tokens` of each prompt, but not beyond its next cut. Returns how
-        many tokens of all prompts were prefilled. Waits for the device."""
+        """Prefills up to `chunk_tokens` of each prompt, but not beyond its next checkpoint. Returns
+        how many tokens of all prompts were prefilled. Waits for the device."""
         counts = self._counts(chunk_tokens)
         longest = max(counts)
         if longest == 0:
@@ -245,7 +245,7 @@ class DecodeBatch:
                 self._feed()
             self._pick()
 
-    def step(self, *, ahead: bool) -> tuple[list[int], dict[int, Likely]]:
+    def step(self, *, ahead: bool) -> tuple[list[int], dict[int, TopLogprobs]]:
         """Returns the next token of each row, and the log probabilities of rows that report them,
         by index of the row. With `ahead`, it first starts the next pass, as far as that does not
         depend on the text of these tokens; `launch` starts the rest."""

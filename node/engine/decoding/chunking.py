@@ -30,12 +30,12 @@ GROUP_TOKENS = 2048
 """Most tokens, padding included, of prompts that are prefilled together in one step."""
 SHARED_TOKENS = 64
 """Least length of a shared prefix for which a prompt waits until another row has prefilled it."""
-CUT_SPACING_TOKENS = 1024
+CHECKPOINT_SPACING_TOKENS = 1024
 """Least distance in tokens between two snapshots in the middle of a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ChunkLimits:
     """Limits on the size of a prefill chunk."""
 
     chunk_tokens: int
@@ -49,7 +49,7 @@ class Limits:
 
     @classmethod
     def of(cls, spec: EngineSpec) -> Self:
-        """Returns the limits of an engine."""
+        """Returns the limits that an engine's spec sets."""
         return cls(
             spec.prefill_chunk_tokens,
             spec.decode_stall_target_ms / 1000,
@@ -66,7 +66,7 @@ def urgency_s(remaining_s: float, waited_s: float) -> float:
 
 
 def chunk_tokens(
-    limits: Limits, rates: Rates, depth_tokens: int, prompts: int, *, decoding: bool
+    limits: ChunkLimits, rates: Rates, depth_tokens: int, prompts: int, *, decoding: bool
 ) -> int:
     """Returns the number of tokens of each of `prompts` prompts for the next step, which follow
     `depth_tokens` processed ones. `decoding` is True if rows decode meanwhile."""
@@ -79,7 +79,7 @@ def chunk_tokens(
     return min(most, max(MIN_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS, tokens))
 
 
-def most_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
+def most_tokens(limits: ChunkLimits, depth_tokens: int, prompts: int) -> int:
     """Returns the most tokens per prompt of a chunk, regardless of speed."""
     most = limits.chunk_tokens // prompts
     if limits.score_bytes_per_pair:
@@ -87,7 +87,7 @@ def most_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
     return max(MIN_CHUNK_TOKENS, most)
 
 
-def _scratch_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
+def _scratch_tokens(limits: ChunkLimits, depth_tokens: int, prompts: int) -> int:
     """Returns the longest chunk whose attention scores fit into the scratch memory, as a multiple
     of `CHUNK_STEP_TOKENS`."""
     pairs = limits.scratch_bytes // (limits.score_bytes_per_pair * prompts)
@@ -111,7 +111,9 @@ def may_group(rests: Sequence[int], depths: Sequence[int], rest: int, depth: int
     return padded_rest <= GROUP_TOKENS and spare_depth <= GROUP_TOKENS
 
 
-def choose_cuts(boundaries: Sequence[int], begin: int, end: int, most: int) -> tuple[int, ...]:
+def choose_checkpoints(
+    boundaries: Sequence[int], begin: int, end: int, most: int
+) -> tuple[int, ...]:
     """Returns the positions where a prefill from `begin` to `end` stops for a snapshot: at most
     `most` of the boundaries, in ascending order. The last ones have precedence, since the next turn
     diverges there; then the first one, the system prompt that others share; then some in between,
@@ -124,13 +126,13 @@ def choose_cuts(boundaries: Sequence[int], begin: int, end: int, most: int) -> t
         if at not in chosen:
             chosen.append(at)
     for at in reversed(inside[1:-2]):
-        if all(abs(at - other) >= CUT_SPACING_TOKENS for other in chosen):
+        if all(abs(at - other) >= CHECKPOINT_SPACING_TOKENS for other in chosen):
             chosen.append(at)
     return tuple(sorted(chosen[:most]))
 
 
 @dataclass(frozen=True, slots=True)
-class Companions:
+class BatchShape:
     """The rows of one decode batch, at present or as planned: all are padded to the longest."""
 
     lengths: tuple[int, ...]
@@ -147,7 +149,7 @@ class Companions:
 
 
 def place(
-    batches: Sequence[Companions], length: int, pass_tokens: int, fits: Callable[[int | None], bool]
+    batches: Sequence[BatchShape], length: int, pass_tokens: int, fits: Callable[[int | None], bool]
 ) -> int | None:
     """Returns the index of the batch that a row of `length` tokens joins; None for a new batch.
 

@@ -1,7 +1,7 @@
 """Turns a row's tokens into text without incomplete characters, and the text into parts."""
 
 from node.engine.model.detokenizer import AddedToken, Vocabulary
-from node.engine.sampling.logprobs import Likely, Waiting, spelled
+from node.engine.sampling.logprobs import LogprobBuffer, TopLogprobs, token_logprob
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Part
 from node.parsing.machine import TextMachine
@@ -22,7 +22,7 @@ class OutputReader:
         self._stopped = False
         self._spell = vocabulary.spelled
         self._logprobs = request.logprobs
-        self._waiting = Waiting()
+        self._waiting = LogprobBuffer()
         self._thinking_tokens = request.thinking_tokens
 
     @property
@@ -56,14 +56,14 @@ class OutputReader:
         """True if the last token left a character incomplete."""
         return self._detokenizer.is_torn
 
-    def read(self, token: int, likely: Likely | None = None) -> list[Part]:
-        """Reads one more token and returns the parts that it completes. `likely` are its log
+    def read(self, token: int, logprobs: TopLogprobs | None = None) -> list[Part]:
+        """Reads one more token and returns the parts that it completes. `logprobs` are its log
         probabilities, if the request asks for them."""
         machine = self._machine
         reasons = machine.in_reasoning
         added = self._added.get(token)
-        if likely is not None and not reasons and not self._is_stop(added):
-            self._waiting.add(spelled(self._spell, token, likely, self._logprobs or 0))
+        if logprobs is not None and not reasons and not self._is_stop(added):
+            self._waiting.add(token_logprob(self._spell, token, logprobs, self._logprobs or 0))
         if added is None:
             parts = machine.feed(self._detokenizer.step(token))
         else:

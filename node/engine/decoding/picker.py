@@ -8,8 +8,8 @@ import mlx.core as mx
 
 from node.engine.decoding.apply_mask import steered
 from node.engine.decoding.row import Row
-from node.engine.sampling.logprobs import Likely
-from node.engine.sampling.sampler import BatchSampler, Likeliest
+from node.engine.sampling.logprobs import TopLogprobs
+from node.engine.sampling.sampler import BatchSampler, DeviceLogprobs
 
 
 @dataclass(slots=True)
@@ -18,28 +18,28 @@ class Picked:
 
     tokens: mx.array
     """[rows]."""
-    likeliest: list[tuple[list[int | None], Likeliest]]
+    logprobs: list[tuple[list[int | None], DeviceLogprobs]]
     """Log probabilities, each with the batch indices of its rows; None for a removed row."""
 
     def keep(self, places: Sequence[int]) -> None:
         """Keeps only the rows at these indices."""
         self.tokens = self.tokens[mx.array([*places])]
         moved: dict[int | None, int] = {place: at for at, place in enumerate(places)}
-        self.likeliest = [
-            ([moved.get(place) for place in told], likeliest) for told, likeliest in self.likeliest
+        self.logprobs = [
+            ([moved.get(place) for place in before], logprobs) for before, logprobs in self.logprobs
         ]
 
-    def read(self) -> tuple[list[int], dict[int, Likely]]:
+    def read(self) -> tuple[list[int], dict[int, TopLogprobs]]:
         """Returns the token of each row, and by index the log probabilities of the rows that report
         them. Waits for the device."""
-        told: dict[int, Likely] = {}
-        for places, likeliest in self.likeliest:
-            # In the order of the fields of `Likely`.
-            columns: list[list[Any]] = [array.tolist() for array in likeliest]  # type: ignore[misc]
+        found: dict[int, TopLogprobs] = {}
+        for places, logprobs in self.logprobs:
+            # In the order of the fields of `TopLogprobs`.
+            columns: list[list[Any]] = [array.tolist() for array in logprobs]  # type: ignore[misc]
             for place, *row in zip(places, *columns, strict=True):
                 if place is not None:
-                    told[place] = Likely(*row)
-        return self.tokens.tolist(), told  # type: ignore[return-value]
+                    found[place] = TopLogprobs(*row)
+        return self.tokens.tolist(), found  # type: ignore[return-value]
 
 
 class Picker:
@@ -59,9 +59,9 @@ class Picker:
             logits = self._penalised(logits)
         if self.steers:
             logits = steered(self._rows, logits)
-        tokens, likeliest = self._sampler.sample(logits)
-        mx.async_eval(tokens, [each for _, each in likeliest])
-        return Picked(tokens, [([*places], each) for places, each in likeliest])
+        tokens, logprobs = self._sampler.sample(logits)
+        mx.async_eval(tokens, [each for _, each in logprobs])
+        return Picked(tokens, [([*places], each) for places, each in logprobs])
 
     def _penalised(self, logits: mx.array) -> mx.array:
         out = []

@@ -13,7 +13,7 @@ from node.engine.decoding.choices import Tally, choice_of
 from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
 from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
-from node.engine.sampling.logprobs import Likely
+from node.engine.sampling.logprobs import TopLogprobs
 from node.engine.sampling.penalties import Penalties
 from node.engine.sampling.sampler import RowSampling
 from node.ipc.generate import GenerateRequest
@@ -51,11 +51,11 @@ class Row:
     """Number of output tokens, without an end token."""
     done_tokens: int = 0
     """Number of `tokens` that are in the row's cache during prefill."""
-    cuts: tuple[int, ...] = ()
+    checkpoints: tuple[int, ...] = ()
     """Positions where the prefill stops to store its KV; ascending."""
     rest_estimate: int = 0
     """Number of tokens left to prefill when the row was queued, given the cache at that time."""
-    shares: "dict[Row, int]" = field(default_factory=dict)
+    shared_prefixes: "dict[Row, int]" = field(default_factory=dict)
     """Length in tokens of the prefix shared with each row that is being prefilled."""
     salt: int = field(init=False)
     """The request's salt as the prefix cache's number."""
@@ -99,12 +99,12 @@ class Row:
 
     def next_stop(self) -> int:
         """Returns the position up to which the prefill may go on."""
-        return next((cut for cut in self.cuts if cut > self.done_tokens), self.prefill_tokens)
+        return next((at for at in self.checkpoints if at > self.done_tokens), self.prefill_tokens)
 
-    def add_cut(self, at: int) -> None:
-        """Adds a position where the prefill stops, if it has not passed it yet."""
-        if self.done_tokens < at <= self.prefill_tokens and at not in self.cuts:
-            self.cuts = tuple(sorted((*self.cuts, at)))
+    def add_checkpoint(self, at: int) -> None:
+        """Adds a position where the prefill stops, unless it has passed it."""
+        if self.done_tokens < at <= self.prefill_tokens and at not in self.checkpoints:
+            self.checkpoints = tuple(sorted((*self.checkpoints, at)))
 
     def key(self, length: int) -> Tokens:
         """Returns the first `length` tokens of prompt and output."""
@@ -114,7 +114,7 @@ class Row:
         return np.concatenate([self.prompt, output])
 
     @property
-    def keepable_tokens(self) -> int:
+    def reusable_prompt_tokens(self) -> int:
         """Number of the prompt's tokens that a later prompt can begin with."""
         reusable = self.request.reusable_tokens
         return len(self.prompt) if reusable is None else reusable
@@ -124,31 +124,35 @@ class Row:
         again."""
         self.tokens = self.key(len(self.prompt) + len(self.output))
         self.done_tokens = 0
-        self.cuts = ()
-        self.shares.clear()
+        self.checkpoints = ()
+        self.shared_prefixes.clear()
         # The k-th token uses the k-th draw, even if a pass has made a draw that was not used.
         self.sampling = RowSampling.of(self.sampling.params, self.sampling.logprobs)
         for _ in self.output:
             self.sampling.draw()
 
     def take(
-        self, token: int, end_tokens: frozenset[int], now_s: float, likely: Likely | None = None
+        self,
+        token: int,
+        end_tokens: frozenset[int],
+        now_s: float,
+        logprobs: TopLogprobs | None = None,
     ) -> Delta | None:
         """Processes one more token. Returns the resulting delta; None if there is nothing to send.
-        The first token always has a delta, since it ends the prefill. `likely` are the token's log
-        probabilities, if the request asks for them."""
+        The first token always has a delta, since it ends the prefill. `logprobs` are the token's
+        log probabilities, if the request asks for them."""
         self.tally.note_token(now_s)
         self.output.append(token)
         if self.steer is not None and self.steer.error is not None:
             # The constraint failed, so this token was drawn without it.
             how = FinishReason.REFUSED if self.steer.is_refused else FinishReason.ERROR
-            return self.last(how, self.reader.end(is_cut=True), self.steer.error)
+            return self.final_delta(how, self.reader.end(is_cut=True), self.steer.error)
         if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
-            return self.last(FinishReason.STOP, self.reader.end(token))
+            return self.final_delta(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1
-        parts = self.reader.read(token, likely)
+        parts = self.reader.read(token, logprobs)
         if self.reader.ended:
-            return self.last(FinishReason.STOP, parts)
+            return self.final_delta(FinishReason.STOP, parts)
         if self.token_count >= self.limit:
             return self.cut_short(parts)
         if self.steer is not None:
@@ -162,7 +166,9 @@ class Row:
         sent yet."""
         rest = self.reader.end(is_cut=True)
         ended = self.reader.ended
-        return self.last(FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest))
+        return self.final_delta(
+            FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest)
+        )
 
     def usage(self, now_s: float) -> RowUsage:
         """Returns the usage of the request. All of its choices must have ended."""
@@ -180,7 +186,7 @@ class Row:
             reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
         )
 
-    def last(
+    def final_delta(
         self, finish: FinishReason, parts: Sequence[Part] = (), error: str | None = None
     ) -> Delta:
         """Returns the delta that ends the row. It is made only once."""

@@ -12,7 +12,7 @@ Spell = Callable[[int], tuple[str, bytes]]
 """Returns text and bytes of one token."""
 
 
-class Likely(NamedTuple):
+class TopLogprobs(NamedTuple):
     """The candidates for one drawn token. Log probabilities are natural logarithms."""
 
     own: float
@@ -23,11 +23,11 @@ class Likely(NamedTuple):
     """Log probabilities of `tokens`; -inf for those that filters had excluded."""
 
 
-def spelled(spell: Spell, token: int, likely: Likely, count: int) -> TokenLogprob:
+def token_logprob(spell: Spell, token: int, logprobs: TopLogprobs, count: int) -> TokenLogprob:
     """Returns the report of a token, with up to `count` of the most likely ones."""
-    pairs = zip(likely.tokens[:count], likely.logprobs, strict=False)
+    pairs = zip(logprobs.tokens[:count], logprobs.logprobs, strict=False)
     top = [_alternative(spell, *pair) for pair in pairs if pair[1] > -math.inf]
-    return TokenLogprob(_alternative(spell, token, likely.own), tuple(top))
+    return TokenLogprob(_alternative(spell, token, logprobs.own), tuple(top))
 
 
 def _alternative(spell: Spell, token: int, logprob: float) -> Alternative:
@@ -35,15 +35,15 @@ def _alternative(spell: Spell, token: int, logprob: float) -> Alternative:
     return Alternative(*spell(token), min(logprob, 0.0))
 
 
-class Waiting:
+class LogprobBuffer:
     """Buffers log probabilities of tokens until the parts of their text are complete."""
 
     def __init__(self) -> None:
-        self._told: list[TokenLogprob] = []
+        self._buffered: list[TokenLogprob] = []
 
-    def add(self, told: TokenLogprob) -> None:
+    def add(self, logprob: TokenLogprob) -> None:
         """Buffers the report of a token outside reasoning."""
-        self._told.append(told)
+        self._buffered.append(logprob)
 
     def attach(self, parts: Sequence[Part]) -> list[Part]:
         """Returns the parts, with all buffered log probabilities attached to the first part of
@@ -52,9 +52,9 @@ class Waiting:
         out = list(parts)
         if not out:
             return out
-        told, self._told = tuple(self._told), []
+        logprobs, self._buffered = tuple(self._buffered), []
         for at, part in enumerate(out):
-            if told and part.kind is PartKind.CONTENT:
-                out[at] = msgspec.structs.replace(part, logprobs=told)
+            if logprobs and part.kind is PartKind.CONTENT:
+                out[at] = msgspec.structs.replace(part, logprobs=logprobs)
                 break
         return out

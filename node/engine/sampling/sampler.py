@@ -48,7 +48,7 @@ class RowSampling:
         return min(self.source.getrandbits(_UNIFORM_BITS), _UNIFORM_MAX) / (1 << _UNIFORM_BITS)
 
 
-class Likeliest(NamedTuple):
+class DeviceLogprobs(NamedTuple):
     """The candidates of rows, on the device. Log probabilities are natural logarithms, after
     temperature and filters; those of greedy rows are at temperature 1."""
 
@@ -65,7 +65,7 @@ class Drawn(NamedTuple):
 
     tokens: mx.array
     """[rows]: the drawn tokens."""
-    likeliest: Likeliest | None
+    logprobs: DeviceLogprobs | None
     """None if no row reports log probabilities."""
 
 
@@ -80,12 +80,12 @@ class BatchSampler:
         self._groups = [
             _group([rows[i] for i in indices], width) for (width, _), indices in classes.items()
         ]
-        self._told = [indices if tells else [] for (_, tells), indices in classes.items()]
+        self._reporting = [indices if reports else [] for (_, reports), indices in classes.items()]
         self._picks = [mx.array(indices) for indices in classes.values()]
         order = [index for indices in classes.values() for index in indices]
         self._inverse = mx.argsort(mx.array(order))
 
-    def sample(self, logits: mx.array) -> tuple[mx.array, list[tuple[list[int], Likeliest]]]:
+    def sample(self, logits: mx.array) -> tuple[mx.array, list[tuple[list[int], DeviceLogprobs]]]:
         """Returns tokens [B] drawn from logits [B, V], and for the rows that report log
         probabilities their indices in the batch with their candidates. The logits need not be
         normalised: greedy rows do not depend on it, and the others normalise weights."""
@@ -98,12 +98,12 @@ class BatchSampler:
                 for group, pick in zip(self._groups, self._picks, strict=True)
             ]
             tokens = mx.concatenate([each.tokens for each in drawn])[self._inverse]
-        told = [
-            (places, each.likeliest)
-            for places, each in zip(self._told, drawn, strict=True)
-            if each.likeliest is not None
+        reported = [
+            (places, each.logprobs)
+            for places, each in zip(self._reporting, drawn, strict=True)
+            if each.logprobs is not None
         ]
-        return tokens, told
+        return tokens, reported
 
 
 _GREEDY = 0
@@ -145,7 +145,7 @@ class _Greedy:
 
     def draw(self, logits: mx.array) -> Drawn:
         tokens = mx.argmax(logits, axis=-1)
-        return Drawn(tokens, _likeliest(logits.astype(mx.float32), tokens, self._count))
+        return Drawn(tokens, _device_logprobs(logits.astype(mx.float32), tokens, self._count))
 
 
 class _Unfiltered:
@@ -161,7 +161,7 @@ class _Unfiltered:
         summed = mx.cumsum(mx.softmax(scaled, axis=-1), axis=-1)
         index = _first_above(summed, _draws(self._rows) * summed[:, -1:])
         tokens = mx.minimum(index, logits.shape[1] - 1).squeeze(1)
-        return Drawn(tokens, _likeliest(scaled, tokens, self._count))
+        return Drawn(tokens, _device_logprobs(scaled, tokens, self._count))
 
 
 class _Filtered:
@@ -203,7 +203,7 @@ class _Filtered:
         count = min(self._count, self._width)
         could = mx.arange(count) <= last
         top = mx.where(could, logprobs[:, :count], -mx.inf)
-        return Drawn(tokens, Likeliest(own, ids[:, :count], top))
+        return Drawn(tokens, DeviceLogprobs(own, ids[:, :count], top))
 
     def _rank(self, logits: mx.array) -> tuple[mx.array, mx.array]:
         """Returns (token ids, logits), both [B, width], most likely first."""
@@ -218,7 +218,9 @@ def _count(rows: Sequence[RowSampling]) -> int | None:
     return max((row.logprobs for row in rows if row.logprobs is not None), default=None)
 
 
-def _likeliest(scaled: mx.array, tokens: mx.array, count: int | None) -> Likeliest | None:
+def _device_logprobs(
+    scaled: mx.array, tokens: mx.array, count: int | None
+) -> DeviceLogprobs | None:
     """Returns the candidates of unfiltered rows from logits [B, V] divided by temperature; None if
     no row reports them."""
     if count is None:
@@ -226,7 +228,7 @@ def _likeliest(scaled: mx.array, tokens: mx.array, count: int | None) -> Likelie
     total = mx.logsumexp(scaled, axis=-1, keepdims=True)
     own = mx.take_along_axis(scaled, tokens[:, None], axis=-1) - total
     ids, found = _top(scaled, min(count, scaled.shape[1]))
-    return Likeliest(own.squeeze(1), ids, found - total)
+    return DeviceLogprobs(own.squeeze(1), ids, found - total)
 
 
 def _top(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:

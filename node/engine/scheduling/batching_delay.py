@@ -6,17 +6,17 @@ wait for a whole pass. The delay is a small share of the expected prefill time, 
 that is quick to prefill hardly waits.
 """
 
-SHARE = 0.02
+PREFILL_SHARE = 0.02
 """Length of the window as a share of the expected prefill time."""
-LONGEST_S = 0.01
+MAX_WINDOW_S = 0.01
 """Longest window after the last arrival, in seconds."""
-LONGEST_IN_ALL = 4
+MAX_WINDOWS = 4
 """Longest delay after the first arrival, in windows."""
 _NEWEST = 0.3
 """Weight of the newest prefill in the running mean."""
 
 
-class Gather:
+class BatchingDelay:
     """Learns the speed of prefill and computes the end of the batching delay."""
 
     def __init__(self) -> None:
@@ -33,5 +33,5 @@ class Gather:
         """Returns when to start prefilling waiting prompts of `tokens` tokens in all. `first_s` and
         `last_s` are the monotonic times of the first and the last arrival. There is no delay before
         the speed is known."""
-        window_s = min(LONGEST_S, SHARE * tokens * self._s_per_token)
-        return min(last_s + window_s, first_s + LONGEST_IN_ALL * window_s)
+        window_s = min(MAX_WINDOW_S, PREFILL_SHARE * tokens * self._s_per_token)
+        return min(last_s + window_s, first_s + MAX_WINDOWS * window_s)

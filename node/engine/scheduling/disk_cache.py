@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ModelIdentity:
     """Identifies a model's KV: its configuration texts and the digests of its weights."""
 
     texts: ModelTexts
     digests: Digests
 
     @property
-    def known(self) -> str | None:
+    def known_fingerprint(self) -> str | None:
         """The fingerprint, if its weight digests are saved and the weights have not changed
         since; otherwise None."""
         digests = self.digests.known()
@@ -57,7 +57,7 @@ class Identity:
 class Naming:
     """Computes a model's fingerprint in a thread and renames the folder of its tier to it."""
 
-    def __init__(self, model: str, identity: Identity, folder: Path) -> None:
+    def __init__(self, model: str, identity: ModelIdentity, folder: Path) -> None:
         self._model = model
         self._identity = identity
         self._folder = folder
@@ -79,7 +79,7 @@ class Naming:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> None:
-        _give_way()
+        _lower_priority()
         try:
             digests = self._identity.digests.make(self._stopped.is_set)
             name_folder(self._folder, self._identity.texts.fingerprint(digests))
@@ -97,7 +97,7 @@ class OpenDisk(NamedTuple):
     naming: Naming | None = None
 
 
-def begin_identity(spec: EngineSpec) -> "Future[Identity] | None":
+def begin_identity(spec: EngineSpec) -> "Future[ModelIdentity] | None":
     """Starts computing the identity of a model with a disk tier, in a thread, so that the model can
     be loaded meanwhile. It describes the files as they are at the call."""
     if spec.disk is None:
@@ -109,10 +109,10 @@ def begin_identity(spec: EngineSpec) -> "Future[Identity] | None":
 
 
 def open_disk(
-    spec: EngineSpec, made: "Future[Identity] | None", say: Callable[[str], None]
+    spec: EngineSpec, made: "Future[ModelIdentity] | None", warn: Callable[[str], None]
 ) -> OpenDisk:
     """Opens the model's disk tier, if it has one and no other process uses it; otherwise reports
-    the reason by `say` and returns no tier. Raises `LoadError`."""
+    the reason by `warn` and returns no tier. Raises `LoadError`."""
     if spec.disk is None or made is None:
         return OpenDisk(None)
     home, identity = Path(spec.disk.folder), made.result()
@@ -121,7 +121,7 @@ def open_disk(
         max_files=spec.disk.max_files,
         max_bytes_per_day=spec.disk.max_bytes_per_day,
     )
-    name, seams = identity.known, Seams(memory=array_memory)
+    name, seams = identity.known_fingerprint, Seams(memory=array_memory)
     try:
         if name is not None:
             claim(home, name)
@@ -129,11 +129,11 @@ def open_disk(
         tier = open_tier(home, limits, unnamed(), seams=seams)
         return OpenDisk(tier, Naming(spec.model, identity, tier.folder))
     except (OSError, TierBusy, TierUnavailable) as error:
-        say(f"{spec.model} runs without its KV cache on disk: {error}")
+        warn(f"{spec.model} runs without its KV cache on disk: {error}")
         return OpenDisk(None)
 
 
-def _identify(spec: EngineSpec, home: Path) -> Identity:
+def _identify(spec: EngineSpec, home: Path) -> ModelIdentity:
     folder = Path(spec.folder)
     try:
         # Before the weights are read: files that change afterwards are hashed again.
@@ -141,10 +141,10 @@ def _identify(spec: EngineSpec, home: Path) -> Identity:
     except OSError as error:
         raise LoadError(f"{folder} has no fingerprint: {error}.") from error
     texts = ModelTexts(folder, kv_cache_bits=spec.kv_cache_bits, kv_live_bits=spec.kv_live_bits)
-    return Identity(texts, digests)
+    return ModelIdentity(texts, digests)
 
 
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Gives this thread the lowest priority."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":

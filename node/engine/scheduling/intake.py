@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from node.engine.constraints.compile import HeldAnswer, compile_answer, is_held
+from node.engine.constraints.compile import AnswerGrammars, compile_answer, is_constrained
 from node.engine.constraints.grammar import Compiler
 from node.engine.constraints.steering import steering_of
 from node.engine.decoding.row import Row, make_row, output_limit
 from node.engine.model.load import LoadedModel
-from node.engine.scheduling.memory_plan import Room
+from node.engine.scheduling.memory_plan import MemoryPlan
 from node.engine.scheduling.refusals import refusal, refused_size, refused_while_short
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, Pressure, Refused
@@ -30,9 +30,9 @@ _POLL_S = 0.002
 logger = logging.getLogger(__name__)
 
 
-class _Waiting(NamedTuple):
+class _PendingRow(NamedTuple):
     row: Row
-    answer: "Future[HeldAnswer]"
+    answer: "Future[AnswerGrammars]"
 
 
 @dataclass(slots=True)
@@ -41,9 +41,9 @@ class Intake:
 
     model: LoadedModel
     info: Loaded
-    room: Room
+    plan: MemoryPlan
     _compiler: Compiler = field(init=False)
-    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _waiting: dict[str, _PendingRow] = field(default_factory=dict)
     _markers: dict[str, int] = field(init=False)
     """Ids of added tokens by their text."""
 
@@ -61,17 +61,17 @@ class Intake:
         refused = refusal(request, tokens, self.info, is_running=is_running)
         if refused is not None:
             return refused
-        longest = self.room.longest_tokens(self.info.context_tokens)
+        longest = self.plan.longest_tokens(self.info.context_tokens)
         if (refused := refused_size(request, longest)) is not None:
             return refused
-        if self.room.pressure is Pressure.HARD:
-            refused = refused_while_short(request, self.room.live_bytes, self.room.lease)
+        if self.plan.pressure is Pressure.HARD:
+            refused = refused_while_short(request, self.plan.live_bytes, self.plan.lease)
             if refused is not None:
                 return refused
         row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
-        if is_held(request) and not request.warm:
+        if is_constrained(request) and not request.warm:
             job = partial(compile_answer, self._compiler, request, self._markers)
-            self._waiting[request.uid] = _Waiting(row, self._compiler.submit(job))
+            self._waiting[request.uid] = _PendingRow(row, self._compiler.submit(job))
             return None
         return self._steered(row)
 
@@ -100,7 +100,7 @@ class Intake:
         self._waiting.clear()
         self._compiler.close()
 
-    def _finish(self, row: Row, answer: "Future[HeldAnswer]") -> Row | Refused:
+    def _finish(self, row: Row, answer: "Future[AnswerGrammars]") -> Row | Refused:
         try:
             return self._steered(row, answer.result())
         except NotHeld as error:
@@ -112,7 +112,7 @@ class Intake:
             reason = f"The engine failed to make a grammar of the request: {error}"
             return Refused(row.uid, reason, is_fault=True)
 
-    def _steered(self, row: Row, answer: HeldAnswer | None = None) -> Row:
+    def _steered(self, row: Row, answer: AnswerGrammars | None = None) -> Row:
         model = self.model
         steering = steering_of(
             row.request, model.vocabulary, model.vocab_size, model.end_tokens, answer

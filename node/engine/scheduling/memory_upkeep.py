@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from node.engine.decoding.rates import Rates
 from node.engine.model.device import IDLE_KEEP_BYTES, Device
-from node.engine.scheduling.memory_plan import Room
-from node.engine.scheduling.prefix_reuse import Reuse
+from node.engine.scheduling.memory_plan import MemoryPlan
+from node.engine.scheduling.prefix_reuse import PrefixReuse
 from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
 
 TIDY_AFTER_S = 0.5
@@ -25,12 +25,12 @@ class RowCounts:
     live_kv_bytes: int
 
 
-class Upkeep:
+class MemoryUpkeep:
     """Applies the lease and the memory pressure of one engine, mostly between two steps."""
 
-    def __init__(self, room: Room, reuse: Reuse, spec: EngineSpec) -> None:
-        self.device = Device(room.lease, is_wired=spec.wired == "lease")
-        self._room = room
+    def __init__(self, plan: MemoryPlan, reuse: PrefixReuse, spec: EngineSpec) -> None:
+        self.device = Device(plan.lease, is_wired=spec.wired == "lease")
+        self._plan = plan
         self._reuse = reuse
         self._worked_s = time.monotonic()
         self._tidied = True
@@ -47,14 +47,14 @@ class Upkeep:
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Applies the limits after a step. `live_bytes` is the live KV of all rows; `busy` is True
         if rows are prefilled or decoded."""
-        self._room.kept_bytes = self._reuse.pinned_bytes
-        self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
+        self._plan.pinned_bytes = self._reuse.pinned_bytes
+        self._plan.tolerated_bytes = min(self._plan.tolerated_bytes, live_bytes)
         before_bytes = self._reuse.cap_bytes
-        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
+        self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         now_s = time.monotonic()
         if busy:
             self._worked_s, self._tidied = now_s, False
-            if self._room.pressure is Pressure.HARD:
+            if self._plan.pressure is Pressure.HARD:
                 self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
         elif not self._tidied and now_s >= self._worked_s + TIDY_AFTER_S:
             self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
@@ -70,17 +70,17 @@ class Upkeep:
 
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Sets the lease and evicts stored KV beyond it at once."""
-        shrinks = lease.total_bytes < self._room.lease.total_bytes
-        self._room.lease = lease
-        self._room.tolerated_bytes = live_bytes
+        shrinks = lease.total_bytes < self._plan.lease.total_bytes
+        self._plan.lease = lease
+        self._plan.tolerated_bytes = live_bytes
         self.device.set_lease(lease)
-        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
+        self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         if shrinks:
             self.device.tidy(keep_bytes=0)
 
     def set_pressure(self, level: Pressure) -> None:
         before_bytes = self._reuse.cap_bytes
-        self._room.pressure = level
+        self._plan.pressure = level
         self._reuse.set_pressure(level)
         if self._is_cut(before_bytes):
             self._give_back()
@@ -98,7 +98,7 @@ class Upkeep:
     def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
         cache = self._reuse.cache
         return EngineStats(
-            weight_bytes=self._room.weight_bytes,
+            weight_bytes=self._plan.weight_bytes,
             live_kv_bytes=rows.live_kv_bytes,
             stored_kv_bytes=cache.nbytes,
             snapshot_bytes=cache.snapshot_nbytes,
@@ -113,7 +113,7 @@ class Upkeep:
             cached_tokens=self._reuse.cached_tokens,
             prefill_rates=rates.prefill_rates(),
             decode_rates=rates.decode_rates(),
-            lease=self._room.lease,
+            lease=self._plan.lease,
             pinned_kv_bytes=cache.pinned_nbytes,
             stored_cap_bytes=self._reuse.cap_bytes,
         )

@@ -8,15 +8,15 @@ import numpy as np
 from node.engine.cache.parts import DiskTier
 from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
 from node.engine.decoding.batches import RowView
-from node.engine.decoding.chunking import SHARED_TOKENS, choose_cuts
+from node.engine.decoding.chunking import SHARED_TOKENS, choose_checkpoints
 from node.engine.decoding.rates import Rates
 from node.engine.decoding.row import Row
 from node.engine.kv.cache_layout import CacheLayout
 from node.engine.kv.spans import KvSpan, LayerSnapshot
-from node.engine.stored_cap import Held, StoredCap
+from node.engine.stored_cap import StoredCap, StoredKv
 from node.ipc.messages import CacheEvent, EngineSpec, Pressure
 
-MOST_SNAPSHOTS = 8
+MAX_SNAPSHOTS = 8
 """Most snapshots of one prompt."""
 SNAPSHOT_SHARE = 0.25
 """Share of the snapshots' budget that the snapshots of one prompt may take."""
@@ -26,11 +26,11 @@ WRITING_S = 0.1
 """Seconds between polls of an idle engine for memory that is freed once it is written to disk."""
 CLEAR_S = 10.0
 """Seconds that the deletion of all files may take before the engine goes on."""
-KEEP_TOKENS = 256
+MIN_PARTIAL_TOKENS = 256
 """Least number of tokens that an abandoned prefill must have computed for its KV to be stored."""
 
 
-class Reuse:
+class PrefixReuse:
     """The prefix cache as the engine uses it. All calls come from the engine's thread."""
 
     def __init__(
@@ -76,8 +76,8 @@ class Reuse:
     def is_fetching(self, row: Row) -> bool:
         """True if KV of the row is being read from disk. KV that has been read is protected from
         eviction until the row is prefilled."""
-        held = self._promotions.get(row)
-        return held is not None and self.cache.promoting(held)
+        hit = self._promotions.get(row)
+        return hit is not None and self.cache.promoting(hit)
 
     def fetchable(self, row: Row) -> Hit | None:
         """Returns the row's KV on disk if reading it is quicker than prefilling again; otherwise
@@ -101,7 +101,7 @@ class Reuse:
 
     def restore(self, row: Row) -> list[Any]:
         """Returns caches for the row, filled with the part of its prompt that is in memory. Sets
-        the row's `done_tokens` and `cuts`."""
+        the row's `done_tokens` and `checkpoints`."""
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         if hit.tokens:
             pieces, snapshot = self.cache.take(hit)
@@ -116,55 +116,55 @@ class Reuse:
         if row.tally.prefill_began_s is None:
             row.tally.cached_tokens = hit.tokens
             self.cached_tokens += hit.tokens
-        row.cuts = self._cuts(row)
+        row.checkpoints = self._checkpoints(row)
         return caches
 
     def forget(self, row: Row) -> None:
         """Releases KV that was read from disk for the row, which no longer waits."""
-        held = self._promotions.pop(row, None)
-        if held is not None:
-            self.cache.release(held)
+        hit = self._promotions.pop(row, None)
+        if hit is not None:
+            self.cache.release(hit)
 
-    def _cuts(self, row: Row) -> tuple[int, ...]:
-        if not self._layout.needs_snapshot or not self.can_keep(0):
+    def _checkpoints(self, row: Row) -> tuple[int, ...]:
+        if not self._layout.needs_snapshot or not self.can_store(0):
             return ()
         budget = SNAPSHOT_SHARE * (self._snapshot_bytes or self._stored_bytes // 2)
-        most = min(MOST_SNAPSHOTS, int(budget // max(1, self._layout.snapshot_bytes)))
-        end = min(row.keepable_tokens, row.prefill_tokens)
+        most = min(MAX_SNAPSHOTS, int(budget // max(1, self._layout.snapshot_bytes)))
+        end = min(row.reusable_prompt_tokens, row.prefill_tokens)
         boundaries = row.request.boundaries
         if row.request.warm:
             # The whole prompt is pinned, so its end needs a snapshot.
             boundaries = (*(at for at in boundaries if at < end), end)
-        return choose_cuts(boundaries, row.done_tokens, end, max(1, most))
+        return choose_checkpoints(boundaries, row.done_tokens, end, max(1, most))
 
     # --- from rows to the cache --------------------------------------------------------------
 
-    def can_keep(self, tokens: int) -> bool:
+    def can_store(self, tokens: int) -> bool:
         """True if KV of so many tokens could be stored at all."""
         needed = tokens * self._layout.span_bytes_per_token
         if self._layout.needs_snapshot:
             needed += self._layout.snapshot_bytes
         return self._is_storing and needed <= self._stored_bytes
 
-    def keep_prompt(self, row: Row, view: RowView) -> None:
+    def store_prompt(self, row: Row, view: RowView) -> None:
         """Stores the prefilled part of the prompt, as far as later prompts can reuse it. With
-        snapshots it does so only at a cut."""
-        length = min(view.length, row.keepable_tokens)
-        is_at_cut = length == view.length and length in row.cuts
-        if is_at_cut or not self._layout.needs_snapshot:
+        snapshots it does so only at a checkpoint."""
+        length = min(view.length, row.reusable_prompt_tokens)
+        is_at_checkpoint = length == view.length and length in row.checkpoints
+        if is_at_checkpoint or not self._layout.needs_snapshot:
             self._store(row, length, view)
 
-    def keep_partial(self, row: Row, view: RowView) -> None:
+    def store_partial(self, row: Row, view: RowView) -> None:
         """Stores the prompt of an abandoned prefill up to the end of its last chunk, which need not
-        be a cut."""
-        if view.length - row.tally.cached_tokens < KEEP_TOKENS:
+        be a checkpoint."""
+        if view.length - row.tally.cached_tokens < MIN_PARTIAL_TOKENS:
             return
-        length = min(view.length, row.keepable_tokens)
+        length = min(view.length, row.reusable_prompt_tokens)
         # A snapshot is the state after all tokens in the cache, so it cannot be of fewer.
         if length == view.length or not self._layout.needs_snapshot:
             self._store(row, length, view)
 
-    def keep_answer(self, row: Row, view: RowView) -> None:
+    def store_answer(self, row: Row, view: RowView) -> None:
         """Stores prompt and answer if the next turn's prompt can begin with them."""
         dropped = row.request.dropped_answer
         is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
@@ -173,7 +173,7 @@ class Reuse:
 
     def pin(self, row: Row) -> bool:
         """Pins the prompt's KV. Returns False if not all of it is in memory."""
-        tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
+        tokens = row.tokens[: min(row.prefill_tokens, row.reusable_prompt_tokens)]
         if self.cache.match(tokens, len(tokens), row.salt).tokens < len(tokens):
             return False
         self.cache.pin(tokens, row.salt)
@@ -208,11 +208,11 @@ class Reuse:
 
     def _keep_within(self) -> None:
         """Limits the cache to the lease or to the cap, whichever is smaller."""
-        if self._cap.is_free and self._pressure is Pressure.NONE:
+        if self._cap.is_unlimited and self._pressure is Pressure.NONE:
             self.cap_bytes = None
         else:
-            held = Held(self.cache.nbytes, self.pinned_bytes, self._leased_bytes)
-            self.cap_bytes = self._cap.feed(self._pressure, held, time.monotonic())
+            stored = StoredKv(self.cache.nbytes, self.pinned_bytes, self._leased_bytes)
+            self.cap_bytes = self._cap.update(self._pressure, stored, time.monotonic())
         stored_bytes = self._leased_bytes if self.cap_bytes is None else self.cap_bytes
         # KV beyond the cap may stay in memory, within the lease, while it is written to disk.
         slack_bytes = self._leased_bytes - stored_bytes
@@ -226,7 +226,7 @@ class Reuse:
         if self._layout.needs_snapshot:
             nbytes += self._layout.snapshot_bytes
         self._cap.note_session(row.uid, nbytes)
-        if not self._cap.is_free:
+        if not self._cap.is_unlimited:
             self._keep_within()
 
     def wait_s(self) -> float | None:
@@ -239,7 +239,7 @@ class Reuse:
         return cap_s if disk_s is None else min(cap_s, disk_s)
 
     def _disk_wait_s(self) -> float | None:
-        reading = any(self.cache.promoting(held) for held in self._promotions.values())
+        reading = any(self.cache.promoting(hit) for hit in self._promotions.values())
         if not reading and not self.cache.writing:
             return None
         every_s = READING_S if reading else WRITING_S
@@ -255,8 +255,8 @@ class Reuse:
 
     def clear(self) -> None:
         """Deletes all stored KV, in memory and on disk."""
-        for held in self._promotions.values():
-            self.cache.release(held)
+        for hit in self._promotions.values():
+            self.cache.release(hit)
         self._promotions.clear()
         self.cache.clear()
         self.pinned_bytes = 0
@@ -275,15 +275,15 @@ class Reuse:
         self._tier.close()
 
 
-def shared_tokens(row: Row, other: Row) -> int:
+def shared_prefix_tokens(row: Row, other: Row) -> int:
     """Returns how many tokens of prefix the row shares with another one that is being prefilled;
     0 if fewer than `SHARED_TOKENS`."""
     if row.request.salt != other.request.salt:
         return 0
-    known = row.shares.get(other)
+    known = row.shared_prefixes.get(other)
     if known is None:
-        most = min(row.prefill_tokens, other.prefill_tokens, other.keepable_tokens)
+        most = min(row.prefill_tokens, other.prefill_tokens, other.reusable_prompt_tokens)
         differ = row.tokens[:most] != other.tokens[:most]
         at = int(np.argmax(differ)) if differ.any() else most
-        known = row.shares[other] = at if at >= SHARED_TOKENS else 0
+        known = row.shared_prefixes[other] = at if at >= SHARED_TOKENS else 0
     return known

@@ -7,20 +7,20 @@ from node.engine.decoding.batches import PrefillGroup
 from node.engine.decoding.chunking import SHARED_TOKENS, may_group, urgency_s
 from node.engine.decoding.rates import Rates
 from node.engine.decoding.row import Row
-from node.engine.scheduling.prefix_reuse import Reuse, shared_tokens
+from node.engine.scheduling.prefix_reuse import PrefixReuse, shared_prefix_tokens
 
 FETCHED_TOGETHER = 2
 """Most rows for which KV is read from disk at the same time."""
 
 
-class Queue:
+class RowQueue:
     """Waiting rows in the order of arrival."""
 
-    def __init__(self, reuse: Reuse, rates: Rates) -> None:
+    def __init__(self, reuse: PrefixReuse, rates: Rates) -> None:
         self._reuse = reuse
         self._rates = rates
         self._rows: dict[Row, None] = {}
-        self._wanted_s: dict[Row, float] = {}
+        self._waiter_urgency_s: dict[Row, float] = {}
         """For a row being prefilled, the urgency of the most urgent row that waits for it."""
 
     def rows(self) -> list[Row]:
@@ -38,7 +38,7 @@ class Queue:
         if row in self._rows:
             del self._rows[row]
             self._reuse.forget(row)
-            self._wanted_s.clear()
+            self._waiter_urgency_s.clear()
 
     def ready(self) -> list[Row]:
         """Returns the rows that do not wait for KV from disk."""
@@ -49,7 +49,7 @@ class Queue:
         disk. A row waits while its prefix is read from disk, is prefilled in `groups`, or is about
         to be prefilled by a `fresh` row."""
         now_s = time.monotonic()
-        self._wanted_s.clear()
+        self._waiter_urgency_s.clear()
         ordered = sorted(self._rows, key=lambda row: self._urgency_s(row, now_s))
         fetching = sum(self._reuse.is_fetching(row) for row in ordered)
         for row in ordered:
@@ -67,7 +67,7 @@ class Queue:
             if other is None:
                 return row
             urgency = self._urgency_s(row, now_s)
-            self._wanted_s[other] = min(urgency, self._wanted_s.get(other, urgency))
+            self._waiter_urgency_s[other] = min(urgency, self._waiter_urgency_s.get(other, urgency))
         return None
 
     def urgency_s(self, row: Row, now_s: float) -> float:
@@ -76,7 +76,7 @@ class Queue:
         own = urgency_s(
             self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
         )
-        return min(own, self._wanted_s.get(row, own))
+        return min(own, self._waiter_urgency_s.get(row, own))
 
     def _urgency_s(self, row: Row, now_s: float) -> float:
         rest_s = self._rates.prefill_s(row.prefill_tokens - row.rest_estimate, row.prefill_tokens)
@@ -89,20 +89,20 @@ class Queue:
         computed once."""
         places = [(other, group) for group in groups for other in group.rows]
         for other, group in (*places, *((other, None) for other in fresh)):
-            shared = shared_tokens(row, other)
-            if not shared or not self._reuse.can_keep(shared):
+            shared = shared_prefix_tokens(row, other)
+            if not shared or not self._reuse.can_store(shared):
                 continue
             if other.done_tokens < shared:
                 if shared - self._reuse.usable_tokens(row) >= SHARED_TOKENS:
-                    other.add_cut(shared)
+                    other.add_checkpoint(shared)
                     return other
             elif group is not None and self._reuse.usable_tokens(row) < shared:
                 # The other row is past the end of the shared prefix: its KV is stored now.
-                self._reuse.keep_prompt(other, group.view(other))
+                self._reuse.store_prompt(other, group.view(other))
         return None
 
 
-def grouped(rows: Sequence[Row]) -> int:
+def group_size(rows: Sequence[Row]) -> int:
     """Returns how many of the first rows are prefilled together."""
     count = 1
     while count < len(rows):

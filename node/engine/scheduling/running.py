@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 
 from node.engine.decoding.batches import DecodeBatch, PrefillGroup
-from node.engine.decoding.chunking import Companions
+from node.engine.decoding.chunking import BatchShape
 from node.engine.decoding.row import Row
 from node.engine.kv.cache_layout import CacheLayout
-from node.engine.scheduling.prefix_reuse import Reuse
+from node.engine.scheduling.prefix_reuse import PrefixReuse
 
 
-class Running:
+class RunningRows:
     """The prefill groups and decode batches of one engine."""
 
-    def __init__(self, layout: CacheLayout, reuse: Reuse) -> None:
+    def __init__(self, layout: CacheLayout, reuse: PrefixReuse) -> None:
         self.groups: list[PrefillGroup] = []
         self.batches: list[DecodeBatch] = []
         self._layout = layout
@@ -32,22 +32,22 @@ class Running:
         self.groups = [group for group in self.groups if group.rows]
         self.batches = [batch for batch in self.batches if batch.rows]
 
-    def take_out(self, row: Row) -> None:
+    def remove(self, row: Row) -> None:
         """Removes a row from its group or batch and stores its KV."""
         for group in self.groups:
             if row in group.rows:
-                self._reuse.keep_partial(row, group.view(row))
+                self._reuse.store_partial(row, group.view(row))
                 group.remove(row)
         for batch in self.batches:
             if row in batch.rows:
-                self._reuse.keep_answer(row, batch.view(row))
+                self._reuse.store_answer(row, batch.view(row))
                 batch.remove([row])
         self.drop_empty()
 
-    def companions(self) -> list[Companions]:
+    def batch_shapes(self) -> list[BatchShape]:
         """Returns the expected lengths of the rows of each batch."""
         return [
-            Companions(tuple(row.expected_tokens for row in batch.rows)) for batch in self.batches
+            BatchShape(tuple(row.expected_tokens for row in batch.rows)) for batch in self.batches
         ]
 
     def coming(self) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from node.engine.decoding.batches import PrefillGroup
 from node.engine.decoding.rates import Rates
 from node.engine.decoding.row import Row
-from node.engine.scheduling.batching_delay import Gather
+from node.engine.scheduling.batching_delay import BatchingDelay
 from node.ipc.messages import Progress
 
 PROGRESS_TOKENS = 1024
@@ -21,12 +21,12 @@ UNKNOWN_STEP_S = 60.0
 logger = logging.getLogger(__name__)
 
 
-class Accounts:
+class StepCosts:
     """The measured steps of one engine. Times are of the monotonic clock."""
 
     def __init__(self) -> None:
         self.rates = Rates()
-        self.gather = Gather()
+        self.batching_delay = BatchingDelay()
         self.prefilled_tokens = 0
         """Tokens of requests that the model has prefilled since the load."""
         self.on_long_step: Callable[[float], None] = lambda expected_s: None
@@ -45,7 +45,7 @@ class Accounts:
         seconds = time.monotonic() - began_s
         self.prefilled_tokens += tokens
         self.rates.learn_prefill(depth_tokens, tokens, seconds)
-        self.gather.learn(tokens, seconds)
+        self.batching_delay.learn(tokens, seconds)
         for row in group.rows:
             self._tell_progress(row)
         if seconds >= LONG_STEP_S:

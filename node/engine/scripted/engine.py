@@ -25,7 +25,7 @@ from node.engine.scheduling.refusals import (
 from node.engine.scripted.cache import PrefixCache
 from node.engine.scripted.row import ScriptedRow, pieces_of
 from node.engine.scripted.script import Script, parse_script
-from node.engine.stored_cap import Held, StoredCap
+from node.engine.stored_cap import StoredCap, StoredKv
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import (
     Accepted,
@@ -197,7 +197,7 @@ class ScriptedEngine:
 
     def step(self) -> list[Delta]:
         now_s = self._clock()
-        if not self._cap.is_free:
+        if not self._cap.is_unlimited:
             self._limit_cache()
         self._admit(now_s)
         due = [row for row in self._running if not row.stalled and row.due_s <= now_s]
@@ -280,10 +280,10 @@ class ScriptedEngine:
         if self._lease is not None and self._kv_bytes:
             most_bytes = min(most_bytes, self._lease.stored_kv_bytes)
         prefixes = self._prefixes
-        held = Held(
+        stored = StoredKv(
             prefixes.held_tokens * each_bytes, prefixes.pinned_tokens * each_bytes, most_bytes
         )
-        self._cap_bytes = self._cap.feed(self._pressure, held, self._clock())
+        self._cap_bytes = self._cap.update(self._pressure, stored, self._clock())
         prefixes.limit((most_bytes if self._cap_bytes is None else self._cap_bytes) // each_bytes)
 
     def _prefilling(self) -> list[ScriptedRow]:
@@ -380,6 +380,6 @@ class ScriptedEngine:
         self._prefill_tokens += len(request.tokens) - cached_tokens
         self._cached_tokens += cached_tokens
         self._cap.note_session(request.uid, len(request.tokens) * (self._kv_bytes or 1))
-        if not self._cap.is_free:
+        if not self._cap.is_unlimited:
             self._limit_cache()
         return self._prefixes.store(request)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from node.engine.decoding.choices import Tally
-from node.engine.sampling.logprobs import Waiting
+from node.engine.sampling.logprobs import LogprobBuffer
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
 from node.parsing.machine import TextMachine
@@ -54,7 +54,7 @@ class ScriptedRow:
     stalled: bool = False
     _forced: list[str] = field(default_factory=list)
     """Tokens to generate before the script continues."""
-    _waiting: Waiting = field(default_factory=Waiting)
+    _waiting: LogprobBuffer = field(default_factory=LogprobBuffer)
 
     @property
     def choices(self) -> "list[ScriptedRow]":

@@ -8,7 +8,7 @@ import pytest
 
 from node.dialects.fields.custom_input import input_of
 from node.dialects.fields.custom_tools import InputGrammar, custom_tool
-from node.engine.constraints.compile import is_held
+from node.engine.constraints.compile import is_constrained
 from node.engine.constraints.grammar import GrammarFailed, Matcher, TooLarge
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
@@ -72,11 +72,11 @@ def test_a_call_that_comes_by_itself_is_held_where_a_token_begins_it() -> None:
     assert said.text(PartKind.CONTENT) == "I do."
     written = input_of(said.text(PartKind.TOOL_ARGS))
     assert re.fullmatch('(?:[+<][a-c"\\\\ü]{1,3}\n){1,2}end', written)
-    assert not held(VOCABULARIES["tokens"], request).is_free
+    assert not held(VOCABULARIES["tokens"], request).is_empty
 
 
 def test_elsewhere_it_is_free() -> None:
-    assert held(VOCABULARIES["text"], asked("hermes", schema_of(LINES), must_call=False)).is_free
+    assert held(VOCABULARIES["text"], asked("hermes", schema_of(LINES), must_call=False)).is_empty
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_texts_that_are_too_large_together_are_free() -> None:
     large = [{"properties": {"input": {"enum": [char * 200_000]}}} for char in "xy"]
     tools = [schema_of(LINES, name=f"f{i}", parameters=each) for i, each in enumerate(large)]
     request = asked("hermes", *tools, must_call=False)
-    assert held(vocabulary, request).is_free
+    assert held(vocabulary, request).is_empty
     strict = ToolSchema("h", {"properties": {"x": {"const": 5}}}, strict=True)
     answer = held(vocabulary, asked("hermes", *tools, strict, must_call=False))
     assert answer.calls is not None
@@ -113,9 +113,9 @@ def test_other_tools_are_held_all_the_same() -> None:
     strict = ToolSchema("g", {"properties": {"x": {"const": 5}}}, strict=True)
     answer = held(vocabulary, asked("hermes", bad, strict, must_call=False))
     assert answer.calls is not None
-    assert not answer.is_wish
+    assert not answer.is_best_effort
     alone = held(vocabulary, asked("hermes", schema_of(LINES), must_call=False))
-    assert alone.is_wish
+    assert alone.is_best_effort
     both = asked("hermes", bad, must_call=False, constraint=YES)
     assert held(vocabulary, both).at_begin is not None
 
@@ -141,10 +141,10 @@ def test_a_grammar_without_a_pattern_is_no_wish() -> None:
     tool = schema_of(RECURSIVE)
     assert not tool.is_wished
     assert "pattern" not in tool.parameters["properties"]["input"]
-    assert not is_held(asked("hermes", tool, must_call=False))
+    assert not is_constrained(asked("hermes", tool, must_call=False))
 
 
 def test_without_tools_nothing_is_wished_for() -> None:
-    assert not is_held(asked("hermes", must_call=False))
+    assert not is_constrained(asked("hermes", must_call=False))
     plain = Constraint(ConstraintKind.REGEX, "r", "a+")
-    assert is_held(asked("hermes", must_call=False, constraint=plain))
+    assert is_constrained(asked("hermes", must_call=False, constraint=plain))

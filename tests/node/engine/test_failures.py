@@ -44,7 +44,7 @@ def test_an_error_of_the_gpu_is_the_end_of_the_process(text: str, verdict: Verdi
 def test_a_second_failure_is_the_end_unless_something_good_came_between() -> None:
     failures = Failures()
     assert failures.judge(ValueError("x")) is Verdict.ROWS
-    failures.note_good()
+    failures.note_token()
     assert failures.judge(ValueError("x")) is Verdict.ROWS
     assert failures.judge(ValueError("y")) is Verdict.PROCESS
 

@@ -1,6 +1,6 @@
 """How much stored KV is kept while memory is short, over series of levels."""
 
-from node.engine.stored_cap import STEP_S, Held, StoredCap
+from node.engine.stored_cap import STEP_S, StoredCap, StoredKv
 from node.ipc.messages import Pressure
 
 NONE, SOFT, HARD = Pressure.NONE, Pressure.SOFT, Pressure.HARD
@@ -18,8 +18,8 @@ class Engine:
 
     def at(self, level: Pressure, after_s: float = 0.0) -> int | None:
         self.now_s += after_s
-        held = Held(self.stored, self.pinned, LEASE)
-        most = self.cap.feed(level, held, self.now_s)
+        held = StoredKv(self.stored, self.pinned, LEASE)
+        most = self.cap.update(level, held, self.now_s)
         self.stored = min(self.stored, LEASE if most is None else most)
         return most
 
@@ -31,7 +31,7 @@ def series(engine: Engine, *steps: tuple[Pressure, float]) -> list[int | None]:
 def test_without_pressure_the_lease_alone_counts() -> None:
     engine = Engine(900)
     assert series(engine, (NONE, 0), (NONE, STEP_S)) == [None, None]
-    assert engine.cap.is_free and engine.cap.due_s() is None
+    assert engine.cap.is_unlimited and engine.cap.due_s() is None
 
 
 def test_while_memory_is_short_a_quarter_goes_at_once_and_then_in_each_step() -> None:
@@ -93,7 +93,7 @@ def test_it_grows_by_quarters_of_the_lease_until_it_is_free() -> None:
     assert engine.at(NONE, 5) == 0
     told = series(engine, (NONE, STEP_S - 1), (NONE, 1), *[(NONE, STEP_S)] * 3)
     assert told == [0, 250, 500, 750, None]
-    assert engine.cap.is_free and engine.cap.due_s() is None
+    assert engine.cap.is_unlimited and engine.cap.due_s() is None
 
 
 def test_it_grows_from_what_the_floor_has_kept() -> None:

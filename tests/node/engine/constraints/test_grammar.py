@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from node.engine.constraints.compile import HeldAnswer, compile_answer, is_held
+from node.engine.constraints.compile import AnswerGrammars, compile_answer, is_constrained
 from node.engine.constraints.grammar import (
     MAX_GRAMMAR_LENGTH,
     Compiler,
@@ -50,7 +50,7 @@ def request(
     return GenerateRequest("u", (1,), 9, constraint=constraint, output=output)
 
 
-def compiled(compiler: Compiler, asked: GenerateRequest) -> HeldAnswer:
+def compiled(compiler: Compiler, asked: GenerateRequest) -> AnswerGrammars:
     return compiler.submit(lambda: compile_answer(compiler, asked, TOKENS)).result(60)
 
 
@@ -60,12 +60,12 @@ def refusal(compiler: Compiler, asked: GenerateRequest) -> NotHeld:
     return caught.value
 
 
-def at_begin(answer: HeldAnswer) -> Matcher:
+def at_begin(answer: AnswerGrammars) -> Matcher:
     assert answer.at_begin is not None
     return answer.at_begin.open()
 
 
-def behind_reasoning(answer: HeldAnswer) -> Matcher:
+def behind_reasoning(answer: AnswerGrammars) -> Matcher:
     assert answer.behind_reasoning is not None
     return answer.behind_reasoning.open()
 
@@ -270,7 +270,7 @@ def test_beside_a_constraint_a_strict_schema_must_hold(compiler: Compiler) -> No
 def test_a_call_that_must_come_is_the_whole_answer(compiler: Compiler) -> None:
     output = OutputFormat("think", "hermes", tools=(ToolSchema("f", ANY),), must_call=True)
     asked = request(constraint(ConstraintKind.CHOICE, '["yes"]'), output)
-    assert is_held(asked)
+    assert is_constrained(asked)
     answer = compiled(compiler, asked)
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     assert allows(at_begin(answer), call)
@@ -299,7 +299,7 @@ def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_t
         asked = request(None, OutputFormat("none", name, tools=tools))
         job = compiler.submit(partial(compile_answer, compiler, asked, {END: TOKENS[END]}))
         if parameters is ANY:
-            assert job.result(60) == HeldAnswer(None, None)
+            assert job.result(60) == AnswerGrammars(None, None)
             continue
         with pytest.raises(NotHeld) as caught:
             job.result(60)
@@ -309,7 +309,7 @@ def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_t
 
 def test_only_an_answer_with_a_grammar_is_held() -> None:
     tools = (ToolSchema("f", ANY),)
-    assert not is_held(request(None, OutputFormat("think", "hermes", tools=tools)))
+    assert not is_constrained(request(None, OutputFormat("think", "hermes", tools=tools)))
 
 
 def test_a_grammar_that_comes_again_is_not_compiled_again(compiler: Compiler) -> None:

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from node.engine.constraints.compile import MAX_CHOICES, HeldAnswer, compile_answer, is_held
+from node.engine.constraints.compile import (
+    MAX_CHOICES,
+    AnswerGrammars,
+    compile_answer,
+    is_constrained,
+)
 from node.engine.constraints.grammar import Compiler
 from node.engine.constraints.steering import NOT_ENDED, RowSteer, Steering, steering_of
 from node.engine.decoding.output import OutputReader
@@ -57,7 +62,7 @@ def end_token(vocabulary: Vocabulary) -> int:
     return vocabulary.encode(END)[0]
 
 
-def held(vocabulary: Vocabulary, asked: GenerateRequest) -> HeldAnswer:
+def held(vocabulary: Vocabulary, asked: GenerateRequest) -> AnswerGrammars:
     compiler = Compiler(vocabulary, SIZE, {end_token(vocabulary)})
     tokens = {token.text: number for number, token in vocabulary.added.items()}
     answer = compiler.submit(lambda: compile_answer(compiler, asked, tokens)).result(60)
@@ -77,7 +82,7 @@ def run(
     """A row that takes the token it wishes where it may, and any that it may where not; None ends
     it."""
     ends = frozenset({end_token(vocabulary)})
-    answer = held(vocabulary, asked) if is_held(asked) else None
+    answer = held(vocabulary, asked) if is_constrained(asked) else None
     reader = OutputReader(vocabulary, asked)
     steering = steering_of(asked, vocabulary, SIZE, ends, answer)
     assert steering is not None
@@ -282,7 +287,7 @@ def test_a_strict_tool_leaves_other_text_and_reasoning_free() -> None:
 def test_without_a_token_that_begins_calls_a_strict_tool_is_not_held() -> None:
     vocabulary = VOCABULARIES["text"]
     asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
-    assert held(vocabulary, asked) == HeldAnswer(None, None)
+    assert held(vocabulary, asked) == AnswerGrammars(None, None)
 
 
 def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:

@@ -3,13 +3,13 @@
 import pytest
 
 from node.engine.decoding.chunking import (
-    CUT_SPACING_TOKENS,
+    CHECKPOINT_SPACING_TOKENS,
     FIRST_CHUNK_TOKENS,
     IDLE_CHUNK_TOKENS,
     MIN_CHUNK_TOKENS,
-    Companions,
-    Limits,
-    choose_cuts,
+    BatchShape,
+    ChunkLimits,
+    choose_checkpoints,
     chunk_tokens,
     may_group,
     place,
@@ -17,7 +17,7 @@ from node.engine.decoding.chunking import (
 )
 from node.engine.decoding.rates import Rates
 
-LIMITS = Limits(chunk_tokens=2048, decode_stall_target_s=0.2)
+LIMITS = ChunkLimits(chunk_tokens=2048, decode_stall_target_s=0.2)
 
 
 def known(s_per_token: float) -> Rates:
@@ -61,7 +61,7 @@ def test_the_attention_scores_of_a_chunk_fit_into_the_scratch(
     depth_tokens: int, prompts: int, decoding: bool
 ) -> None:
     # 16 heads, of which each score is there twice in 16 bits.
-    limits = Limits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
+    limits = ChunkLimits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
     for rates in (known(1e-6), Rates()):
         tokens = chunk_tokens(limits, rates, depth_tokens, prompts, decoding=decoding)
         held_bytes = 16 * prompts * tokens * (depth_tokens + tokens) * 4
@@ -70,7 +70,7 @@ def test_the_attention_scores_of_a_chunk_fit_into_the_scratch(
 
 
 def test_scratch_that_is_enough_shortens_no_chunk() -> None:
-    limits = Limits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
+    limits = ChunkLimits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
     assert chunk_tokens(limits, known(1e-6), 1000, 1, decoding=False) == 2048
     # The longest whole step with chunk x (10,000 + chunk) x 64 B within 512 MiB.
     assert chunk_tokens(limits, known(1e-6), 10_000, 1, decoding=False) == 768
@@ -106,7 +106,7 @@ def test_a_prompt_that_is_cached_whole_does_not_wait_for_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("boundaries", "most", "cuts"),
+    ("boundaries", "most", "checkpoints"),
     [
         ((), 3, (9000,)),
         ((100,), 3, (100,)),
@@ -119,35 +119,35 @@ def test_a_prompt_that_is_cached_whole_does_not_wait_for_others() -> None:
     ],
 )
 def test_cuts_are_the_last_boundaries_the_first_one_and_some_between(
-    boundaries: tuple[int, ...], most: int, cuts: tuple[int, ...]
+    boundaries: tuple[int, ...], most: int, checkpoints: tuple[int, ...]
 ) -> None:
-    assert choose_cuts(boundaries, 10, 9000, most) == cuts
-    inner = [a - b for a, b in zip(cuts[2:-1], cuts[1:-2], strict=True)]
-    assert all(distance >= CUT_SPACING_TOKENS for distance in inner)
+    assert choose_checkpoints(boundaries, 10, 9000, most) == checkpoints
+    inner = [a - b for a, b in zip(checkpoints[2:-1], checkpoints[1:-2], strict=True)]
+    assert all(distance >= CHECKPOINT_SPACING_TOKENS for distance in inner)
 
 
 def test_what_is_restored_needs_no_cut() -> None:
-    assert choose_cuts((100, 500), 500, 500, 4) == ()
-    assert choose_cuts((100, 500), 100, 600, 4) == (500,)
+    assert choose_checkpoints((100, 500), 500, 500, 4) == ()
+    assert choose_checkpoints((100, 500), 100, 600, 4) == (500,)
 
 
 def test_padding_is_counted_for_all_rows_of_a_batch() -> None:
-    batch = Companions((100, 400))
+    batch = BatchShape((100, 400))
     assert batch.padding_tokens(400) == 0
     assert batch.padding_tokens(300) == 100
     assert batch.padding_tokens(1000) == 2 * 600
-    assert Companions(()).padding_tokens(7) == 0
+    assert BatchShape(()).padding_tokens(7) == 0
     assert batch.bytes(lambda tokens: 10 * tokens) == 8000
 
 
 def test_a_row_joins_where_it_is_padded_least() -> None:
-    batches = [Companions((100,) * 3), Companions((5000,))]
+    batches = [BatchShape((100,) * 3), BatchShape((5000,))]
     assert place(batches, 4900, 1 << 20, lambda index: True) == 1
     assert place(batches, 120, 1 << 20, lambda index: True) == 0
 
 
 def test_a_row_gets_a_pass_of_its_own_where_padding_costs_more_or_does_not_fit() -> None:
-    batches = [Companions((100,) * 3)]
+    batches = [BatchShape((100,) * 3)]
     assert place(batches, 60_000, 100_000, lambda index: True) is None
     assert place(batches, 60_000, 1 << 20, lambda index: True) == 0
     assert place(batches, 60_000, 1 << 20, lambda index: False) is None

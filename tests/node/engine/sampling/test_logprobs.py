@@ -7,7 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
-from node.engine.sampling.logprobs import Likely, Waiting, spelled
+from node.engine.sampling.logprobs import LogprobBuffer, TopLogprobs, token_logprob
 from node.ipc.generate import GenerateRequest, OutputFormat
 from node.ipc.messages import Alternative, Part, PartKind, TokenLogprob
 from tests.node.engine.decoding.test_output import FORMAT, TOKENIZER, token
@@ -27,7 +27,7 @@ class Read:
 
     def feed(self, *runs: list[int]) -> "Read":
         for number in (number for run in runs for number in run):
-            self.parts += self.reader.read(number, Likely(-float(self.at), [], []))
+            self.parts += self.reader.read(number, TopLogprobs(-float(self.at), [], []))
             self.at += 1
         return self
 
@@ -63,7 +63,7 @@ def test_a_marker_that_is_spelled_out_is_not_told_once_it_is_one() -> None:
     tokenizer.decoder = decoders.ByteLevel()
     request = GenerateRequest("u", (), 99, output=FORMAT, logprobs=0)
     reader = OutputReader(Vocabulary(tokenizer), request)
-    likely = Likely(-1.0, [], [])
+    likely = TopLogprobs(-1.0, [], [])
     ids = ids_of("<think>b</think>c")
     told = [part for each in ids for part in reader.read(each, likely)] + reader.end()
     texts = ["".join(each.token.text for each in part.logprobs) for part in told]
@@ -117,7 +117,7 @@ def test_rows_that_do_not_ask_are_told_nothing() -> None:
 
 
 def test_parts_without_content_drop_what_waits() -> None:
-    waiting = Waiting()
+    waiting = LogprobBuffer()
     waiting.add(TokenLogprob(Alternative("a", b"a", -1.0)))
     assert waiting.attach([]) == []
     reasoning = Part(PartKind.REASONING, "x")
@@ -129,13 +129,15 @@ def test_parts_without_content_drop_what_waits() -> None:
 def test_the_likeliest_are_told_up_to_what_was_asked_for_and_could_be_drawn() -> None:
     a, b, c = (ids_of(letter)[0] for letter in "abc")
     spell = Vocabulary(TOKENIZER).spelled
-    likely = Likely(-0.5, [a, b, c], [-0.5, -1.0, -math.inf])
-    told = spelled(spell, a, likely, 3)
+    likely = TopLogprobs(-0.5, [a, b, c], [-0.5, -1.0, -math.inf])
+    told = token_logprob(spell, a, likely, 3)
     assert told == TokenLogprob(
         Alternative("a", b"a", -0.5), (Alternative("a", b"a", -0.5), Alternative("b", b"b", -1.0))
     )
-    assert len(spelled(spell, a, likely, 1).top) == 1
-    assert spelled(spell, a, Likely(1e-7, [], []), 0) == TokenLogprob(Alternative("a", b"a", 0.0))
+    assert len(token_logprob(spell, a, likely, 1).top) == 1
+    assert token_logprob(spell, a, TopLogprobs(1e-7, [], []), 0) == TokenLogprob(
+        Alternative("a", b"a", 0.0)
+    )
 
 
 def sentence_piece(decoder: decoders.Decoder) -> Tokenizer:
