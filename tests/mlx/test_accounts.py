@@ -38,7 +38,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], LoadedModel
     def change(model: LoadedModel) -> LoadedModel:
         network = Slow(model.network)
         monkeypatch.setattr("node.engine.scheduling.step_costs.time", network)
-        monkeypatch.setattr("node.engine.scheduling.engine.time", network)
+        monkeypatch.setattr("node.engine.scheduling.step_runner.time", network)
         return replace(model, network=network)
 
     return change

@@ -220,7 +220,7 @@ def test_a_row_that_was_sent_back_goes_on_with_its_grammar(tiny: Path) -> None:
         driver.submit("back", prompt(9, 1), max_tokens=200, constraint=schema())
         while len(driver.row("back").output) < len(expected) // 2:
             driver.step()
-        assert driver.call(driver.engine._preempt)
+        assert driver.call(driver.engine._steps.preempt)
         driver.run()
         driver.assert_alike(prompt(9, 1), driver.outputs["back"], expected, is_held=True)
 

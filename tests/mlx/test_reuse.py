@@ -238,7 +238,7 @@ def test_chunks_beside_decoding_rows_keep_the_stall_target(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Counted(tiny) as engine:
-        engine.engine._limits = ChunkLimits(chunk_tokens=2048, decode_stall_target_s=0.2)
+        engine.engine._steps.limits = ChunkLimits(chunk_tokens=2048, decode_stall_target_s=0.2)
         engine.submit("talks", BASE[:30], max_tokens=None)
         engine.steps_until("talks", 3)
         monkeypatch.setattr(engine.engine._costs.rates, "prefill_s_per_token", lambda depth: 1e-3)

@@ -70,6 +70,6 @@ def test_a_row_that_was_sent_back_goes_on_with_its_end_of_reasoning(tiny: Path) 
         driver.submit("back", prompt(9, 5), max_tokens=40, output=OPENED, thinking_tokens=8)
         while len(driver.row("back").output) < 10:
             driver.step()
-        assert driver.call(driver.engine._preempt)
+        assert driver.call(driver.engine._steps.preempt)
         driver.run()
         driver.assert_alike(prompt(9, 5), driver.outputs["back"], expected)
