@@ -23,6 +23,9 @@ class RowQueue:
         self._waiter_urgency_s: dict[Row, float] = {}
         """For a row being prefilled, the urgency of the most urgent row that waits for it."""
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def rows(self) -> list[Row]:
         return list(self._rows)
 

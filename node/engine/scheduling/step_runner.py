@@ -50,7 +50,8 @@ class StepRunner:
     def run(self) -> bool:
         """Admits waiting rows, then prefills one chunk or decodes one token of each row. Returns
         False if there is no row to run."""
-        self._admit()
+        if len(self.queue):
+            self._admit()
         running = self.running
         if running.groups and (self._prefill_next or not running.batches):
             self._prefill_next = False
