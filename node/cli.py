@@ -90,7 +90,7 @@ def show_token(home: Home = None) -> None:
 @app.command()
 def pull(
     repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
-    name: Annotated[str | None, typer.Option(help="The model's name here.")] = None,
+    name: Annotated[str | None, typer.Option(help="The model's name on this node.")] = None,
     token: Annotated[
         str | None, typer.Option(envvar="HF_TOKEN", help="The hub's token.", show_envvar=True)
     ] = None,
@@ -110,7 +110,7 @@ def pull(
 @app.command("import")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
-    name: Annotated[str, typer.Option(help="The model's name here.")],
+    name: Annotated[str, typer.Option(help="The model's name on this node.")],
     dtype: Annotated[
         str | None,
         typer.Option(help="float32, bfloat16 or float16; default: what is fastest here."),
@@ -139,7 +139,7 @@ def models(home: Home = None, as_json: Json = False) -> None:
 @app.command()
 def rm(
     name: Annotated[str, typer.Argument()],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     home: Home = None,
 ) -> None:
     """Delete a model from disk."""
@@ -208,7 +208,9 @@ def warm(
             "line, or a JSON list. A chat may be a system message alone.",
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="For this model, whatever FILE says.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Use this model instead of those in FILE.")
+    ] = None,
     url: Url = None,
     token: Token = None,
     home: Home = None,
@@ -226,12 +228,12 @@ def warm(
 @cache.command()
 def clear(
     context: typer.Context,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = None,
     token: Token = None,
     home: Home = None,
 ) -> None:
-    """Forget all stored KV: of the running agent, and on the disk."""
+    """Delete all stored KV: that of the running agent, and that on disk."""
     from node.commands.agent_client import find_server
     from node.commands.configuration import need_extra
 
@@ -245,7 +247,7 @@ def clear(
 @app.command()
 def bench(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Its name at the server.")],
+    model: Annotated[str, typer.Argument(help="The model's name at the server.")],
     url: Annotated[
         str | None, typer.Option(help="Another OpenAI server, if not this machine's agent.")
     ] = None,
@@ -254,12 +256,13 @@ def bench(
         typer.Option(envvar="MLX_FLEET_KEY", help="The server's key.", show_envvar=True),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Shorter prompts and answers, for a first impression.")
+        bool,
+        typer.Option("--quick", help=("Shorter prompts and responses, for a first impression.")),
     ] = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast a server answers with MODEL: tokens/s and time to first token of 1 to 16
+    """Measure how fast a server responds with MODEL: tokens/s and time to first token of 1 to 16
     streams, a repeated prompt, a long prompt beside running streams, and sessions."""
     from node.commands.agent_client import find_server
     from node.commands.bench import bench as run

@@ -140,9 +140,9 @@ def why_unfit(kernel: Kernel | None) -> str | None:
         return None
     if kernel.number("sysctl.proc_translated"):
         return (
-            "This Python is one for Intel Macs, translated by Rosetta, and MLX does not run in it. "
-            "Install one for Apple silicon (`arch -arm64 brew install python@3.13`), and make the "
-            "environment anew with it."
+            "This Python is one for Intel Macs, translated by Rosetta, and MLX does not run "
+            "in it. Install one for Apple silicon (`arch -arm64 brew install python@3.13`), "
+            "and recreate the environment with it."
         )
     return (
         "This is an Intel Mac, and MLX runs on Apple silicon only. It can be the fleet's router: "

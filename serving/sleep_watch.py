@@ -55,4 +55,4 @@ async def watch_sleep(
             await on_wake()
         except Exception:
             # The callback may fail; the next sleep is noticed all the same.
-            logger.exception("A fault at the end of a sleep.")
+            logger.exception("The callback after a sleep failed.")

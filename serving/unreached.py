@@ -34,19 +34,24 @@ class Cause(StrEnum):
 
 
 LOCAL_NETWORK = (
-    "See System Settings > Privacy & Security > Local Network, and switch on the program that "
-    "started it. What is started from Apple's Terminal, by ssh or as a launchd daemon is let "
-    "through unasked; what runs in tmux or as a launchd agent may be refused unasked."
+    "See System Settings > Privacy & Security > Local Network, and allow the program that "
+    "started it. Programs started from Apple's Terminal, by ssh or as a launchd daemon have "
+    "access without a question; in tmux or as a launchd agent they may be blocked without "
+    "one."
 )
 """Rules since macOS 15, by Apple's technical note 3179 and users' reports."""
 _SENTENCES = {
     Cause.NAME: "its name does not resolve; is it on, and in this network?",
     Cause.REFUSED: "nothing listens there; is it running, on an address that others reach "
     "(--host 0.0.0.0), and is the port right?",
-    Cause.LOCAL_NETWORK: "there is no way to it: either it is off, or macOS keeps this program "
-    f"from the local network. {LOCAL_NETWORK}",
-    Cause.NO_ROUTE: "there is no way to it; are both machines on, and in one network?",
-    Cause.SILENT: "it does not answer in time; is it asleep, or does its firewall drop callers?",
+    Cause.LOCAL_NETWORK: (
+        "there is no route to it: either it is off, or macOS blocks this program's access to the "
+        f"local network. {LOCAL_NETWORK}"
+    ),
+    Cause.NO_ROUTE: "there is no route to it; are both machines on, and in one network?",
+    Cause.SILENT: (
+        "it does not answer in time; is it asleep, or does its firewall drop connections?"
+    ),
     Cause.TLS: "it does not speak TLS there; is it http in place of https?",
 }
 

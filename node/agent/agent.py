@@ -143,7 +143,7 @@ class Agent:
         for option, models in named_models(self._kind.settings).items():
             if missing := sorted(models - set(names)):
                 logger.warning(
-                    "%s is for models not on this node: %s. Here are: %s.",
+                    "%s is for models not on this node: %s. Models here: %s.",
                     option,
                     ", ".join(missing),
                     ", ".join(names) or "none",

@@ -47,13 +47,13 @@ class ModelFilter:
     def _report(self, name: str, fault: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            logger.warning("Routers are not told of the model %r: %s.", name, fault)
+            logger.warning("The model %r is not reported to routers: %s.", name, fault)
 
 
 def _fault(model: ModelStatus) -> str:
     """The reason why no router would accept the model; empty if one would."""
     if not is_name(model.name):
-        return "its name is empty, too long, or has characters that cannot be shown"
+        return "its name is empty, too long, or has unprintable characters"
     try:
         _decode(_encode(model))
     except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError) as error:

@@ -81,7 +81,7 @@ class Watchdog:
     def _drop_silent_routers(self, now_s: float) -> None:
         for router_id in self._residency.lapse(now_s):
             logger.warning(
-                "Router %s has been silent for %.0f s: its pins and keep-alives count no more.",
+                "Router %s has been silent for %.0f s: its pins and keep-alives no longer apply.",
                 router_id,
                 POLICIES_LAPSE_S,
             )

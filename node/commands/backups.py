@@ -34,7 +34,9 @@ def exclude_from_backups(settings: Settings, run: Runner) -> None:
         command = ["tmutil", "addexclusion", str(folder)]
         if run(command) is None:
             logger.warning(
-                "Time Machine may back up %s, with models or what prompts say. Run `%s`, or add it "
-                "to what is left out, in System Settings > General > Time Machine > Options.",
+                (
+                    "Time Machine may back up %s with its models or KV. Run `%s`, or exclude the "
+                    "folder in System Settings > General > Time Machine > Options."
+                ),
                 *(folder, shlex.join(command)),
             )

@@ -122,7 +122,7 @@ def _rows(name: str, result: Result) -> Iterator[tuple[str, str, str]]:
         case Repeat():
             prompt = f"{result.prompt_tokens:,} tokens"
             yield "cold prompt", _time(result.cold_ttft_s), f"TTFT, {prompt}"
-            yield "the same again", _time(result.repeat_ttft_s), f"TTFT, {prompt}"
+            yield "repeated prompt", _time(result.repeat_ttft_s), f"TTFT, {prompt}"
         case Stall():
             prompt = f"{result.prompt_tokens:,} tokens"
             gap, when = "not measured", f"the streams had ended before {prompt} were prefilled"

@@ -240,7 +240,7 @@ def _add(answer: StreamedResponse, data: str) -> None:
     try:
         chunk = json.loads(data)
         if chunk.get("error"):
-            raise CommandFailed(f"The answer broke off: {chunk['error']}")
+            raise CommandFailed(f"The response broke off: {chunk['error']}")
         if usage := chunk.get("usage"):
             answer.prompt_tokens = usage.get("prompt_tokens") or 0
             answer.tokens = usage.get("completion_tokens") or answer.tokens
@@ -249,7 +249,7 @@ def _add(answer: StreamedResponse, data: str) -> None:
         deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or ()]
         texts = [delta.get(name) for delta in deltas for name in _TEXT_FIELDS if delta.get(name)]
     except (ValueError, AttributeError, TypeError) as exc:
-        raise CommandFailed(f"The answer holds a chunk that is none: {data.strip()}") from exc
+        raise CommandFailed(f"The response has an invalid chunk: {data.strip()}") from exc
     if texts:
         answer.times_s.append(time.monotonic())
         answer.tokens = max(answer.tokens, len(answer.times_s))

@@ -20,7 +20,7 @@ def clear_cache(home: Path | None, server: ServerAddress, *, local: bool, yes: b
     of models that are not loaded, or of all models if no agent runs. Prints the freed sizes. Raises
     `CommandFailed`."""
     if not yes:
-        typer.confirm("Forget all stored KV, in memory and on disk?", abort=True)
+        typer.confirm("Delete all stored KV, in memory and on disk?", abort=True)
     cleared = ClearedCache((), 0, 0)
     try:
         with posting(server, PATH_CLEAR_CACHE, {}) as response:
@@ -43,8 +43,9 @@ def clear_cache(home: Path | None, server: ServerAddress, *, local: bool, yes: b
         )
     if kept_bytes:
         put(
-            f"{kept_bytes / 1e9:.2f} GB of disk stay: other engines use them, of an agent at "
-            "another address (give its --url) or of a model that is being loaded."
+            f"{kept_bytes / 1e9:.2f} GB of disk are not freed: engines of an agent "
+            "at another address (give its --url) or of a model that is being loaded use "
+            "them."
         )
 
 

@@ -135,9 +135,9 @@ def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) ->
         names = [given.get(model) or given.get("") for given in (reasoning, tool_calls)]
         if None not in names and not go_together(str(names[0]), str(names[1])):
             raise StartError(
-                f"reasoning_parsers and tool_parsers name {names[0]!r} and {names[1]!r} for "
-                f"{model or 'all models'}, which do not go together: a format of outputs as a "
-                "whole is for both, or has none beside it."
+                f"reasoning_parsers and tool_parsers name {names[0]!r} and {names[1]!r} "
+                f"for {model or 'all models'}, which cannot be combined: a format of the "
+                "whole output must be set for both, or for one alone."
             )
 
 

@@ -212,7 +212,7 @@ def check_port(settings: Settings) -> Check:
         with listening(settings.host, settings.port):
             return Check("port", Level.OK, f"{where} is free.")
     except PortInUse as error:
-        advice = "That is as it should be if the agent runs."
+        advice = "This is expected while the agent runs."
         return Check("port", Level.WARN, str(error), advice)
     except CannotListen as error:
         return Check("port", Level.FAIL, str(error), "Give another --host or --port.")
@@ -272,19 +272,21 @@ def check_wired_limit(machine: Machine) -> Check:
     share = machine.wired_limit_bytes / machine.memory_bytes
     sentence = f"iogpu.wired_limit_mb lets the GPU wire {share:.0%} of the memory."
     if share > 0.9:
-        return Check(name, Level.WARN, sentence, "Leave macOS a tenth, or it may freeze.")
+        return Check(name, Level.WARN, sentence, "Keep a tenth for macOS, or it may freeze.")
     return Check(name, Level.OK, sentence)
 
 
 def check_wired(settings: Settings) -> Check:
     name = "wired memory"
     if settings.wired == "off":
-        return Check(name, Level.OK, "Engines do not ask macOS to keep memory wired.")
-    what = "the weights" if settings.wired == "weights" else "all that engines may take"
-    sentence = f"With --wired {settings.wired}, macOS is asked to keep {what} wired for the GPU."
+        return Check(name, Level.OK, "Engines do not request wired memory from macOS.")
+    what = "the weights" if settings.wired == "weights" else "all memory of engines"
+    sentence = (
+        f"With --wired {settings.wired}, engines request that macOS keeps {what} wired for the GPU."
+    )
     advice = (
-        "Macs have been reported to restart with a kernel panic under requests at the same time; "
-        "leave --wired off unless you try it out."
+        "Macs have been reported to restart with a kernel panic under concurrent requests; "
+        "keep --wired off unless you want to test it."
     )
     return Check(name, Level.WARN, sentence, advice)
 
@@ -293,21 +295,19 @@ def check_sleep(stay_awake: StayAwake, run: Runner) -> Check:
     """Checks whether this Mac goes to sleep by itself and then disappears from the fleet."""
     found = _SLEEP.search(run(["pmset", "-g"]) or "")
     if found is None:
-        return Check("sleep", Level.WARN, "pmset does not tell whether this Mac sleeps.")
+        return Check("sleep", Level.WARN, "pmset does not report whether this Mac sleeps.")
     minutes = int(found[1])
     if not minutes:
         return Check("sleep", Level.OK, "This Mac does not sleep by itself.")
-    sentence = f"This Mac is set to sleep when nobody has used it for {minutes} min"
+    sentence = f"This Mac is set to sleep after {minutes} min without use"
     if found[2]:
         sentence += f" (now kept awake by {found[2]})"
     if stay_awake is StayAwake.ALWAYS:
         awake = f"{sentence}; the agent keeps it awake as long as it runs."
-        return Check(
-            "sleep", Level.OK, awake, "A lid that is closed puts it to sleep all the same."
-        )
-    gone = "A Mac that sleeps is gone from the fleet until somebody wakes it:"
-    advice = f"{gone} serve with --stay-awake always where routers are to reach it at any time."
+        return Check("sleep", Level.OK, awake, "Closing the lid still puts it to sleep.")
+    gone = "A sleeping Mac is missing from the fleet until it is woken:"
+    advice = f"{gone} serve with --stay-awake always if routers must reach it at any time."
     if stay_awake is StayAwake.NEVER:
-        return Check("sleep", Level.WARN, f"{sentence}, even in the middle of an answer.", advice)
+        return Check("sleep", Level.WARN, f"{sentence}, even during a response.", advice)
     busy = f"{sentence}; the agent keeps it awake while requests, loads or pulls are open."
     return Check("sleep", Level.WARN, busy, advice)

@@ -26,7 +26,7 @@ def check_network(settings: Settings, run: Runner, program: Sequence[Path]) -> I
     Python."""
     yield check_local_network()
     if is_loopback(settings.host):
-        sentence = "Nobody calls this Mac from outside: the agent listens on loopback only."
+        sentence = "The agent listens on loopback only, so no other machine connects to this Mac."
         yield Check("firewall", Level.OK, sentence)
         return
     yield check_firewall(run, program)
@@ -42,11 +42,11 @@ def program_paths() -> tuple[Path, ...]:
 
 def check_local_network() -> Check:
     sentence = (
-        "macOS asks once whether a program may call others in the local network: the router, which "
-        "calls the agents, and an agent that copies models from a peer. Who is called needs no "
-        "leave."
+        "macOS asks once whether a program may connect to others in the local network: the "
+        "router, which connects to the agents, and an agent that copies models from a peer. "
+        "Incoming connections need no permission."
     )
-    advice = f"If `router doctor` finds no way to a node: {LOCAL_NETWORK}"
+    advice = f"If `router doctor` finds no route to a node: {LOCAL_NETWORK}"
     return Check("local network", Level.OK, sentence, advice)
 
 
@@ -55,7 +55,7 @@ def check_firewall(run: Runner, program: Sequence[Path]) -> Check:
     name = "firewall"
     found = re.search(r"State = (\d)", run([_FIREWALL, "--getglobalstate"]) or "")
     if found is None:
-        return Check(name, Level.WARN, "macOS does not tell whether its firewall is on.")
+        return Check(name, Level.WARN, "macOS does not report whether its firewall is on.")
     if found[1] == _OFF:
         return Check(name, Level.OK, "The firewall is off.")
     blocks_all = "enabled" in (run([_FIREWALL, "--getblockall"]) or "").lower()
@@ -65,24 +65,26 @@ def check_firewall(run: Runner, program: Sequence[Path]) -> Check:
         return Check(name, Level.FAIL, sentence, advice)
     allowed = _is_allowed(run, program)
     if allowed:
-        return Check(name, Level.OK, f"The firewall lets callers through to {program[0]}.")
+        return Check(name, Level.OK, f"The firewall allows connections to {program[0]}.")
     let_through = (
         f"Run `sudo {_FIREWALL} --add {program[0]}` and `sudo {_FIREWALL} --unblockapp "
         f"{program[0]}`, or allow it in System Settings > Network > Firewall > Options."
     )
     if allowed is False:
-        sentence = f"The firewall blocks callers of {program[0]}: no router reaches this agent."
+        sentence = (
+            f"The firewall blocks connections to {program[0]}: no router can reach this agent."
+        )
         return Check(name, Level.FAIL, sentence, let_through)
     sentence = (
-        f"The firewall is on and does not know {program[0]} yet: at the first caller macOS asks, "
-        "in a window that nobody sees who started the agent by ssh, and lets nobody through until "
-        "then."
+        f"The firewall is on and does not know {program[0]} yet: at the first connection "
+        "macOS asks in a window, which nobody sees if the agent was started by ssh, and "
+        "blocks connections until it is answered."
     )
     return Check(name, Level.WARN, sentence, let_through)
 
 
 def check_name(name: str) -> Check:
-    sentence = f"Others reach this Mac as {name}, as long as its network passes Bonjour on."
+    sentence = f"Other machines reach this Mac as {name}, if the network forwards Bonjour."
     return Check("name", Level.OK, sentence)
 
 

@@ -84,7 +84,7 @@ def _with_model(options: FullCheckOptions) -> Iterator[Line]:
     sections = ("memory", "answers", "speeds")
     if not (options.model / "config.json").exists():
         why = f"there is no model {MODEL}; `make mac-check` fetches it"
-        yield from (not_here(section, "all of it", "told", why) for section in sections)
+        yield from (not_here(section, "all of it", "reported", why) for section in sections)
         return
     for section in sections:
         yield from probed(section, str(options.model))

@@ -30,7 +30,7 @@ def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
     yield Line(SYSTEM, "Python", "3.11 or newer", found, ok)
     if kernel is None:
         yield not_here(SYSTEM, "Apple silicon, not translated", "arm64", "this is no Mac")
-        yield not_here(SYSTEM, "macOS", "told", "this is no Mac")
+        yield not_here(SYSTEM, "macOS", "reported", "this is no Mac")
         return
     translated = bool(kernel.number("sysctl.proc_translated"))
     found = f"{kernel.architecture}{', translated by Rosetta' if translated else ''}"
@@ -42,9 +42,11 @@ def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
     memory_gib = (kernel.number("hw.memsize") or 0) >> 30
     driver = _driver_version(run)
     found = f"{version} ({build}), {chip}, {memory_gib} GiB, IOGPUFamily {driver}"
-    yield Line(SYSTEM, "macOS", "told", found, ok=True)
+    yield Line(SYSTEM, "macOS", "reported", found, ok=True)
     backlog = kernel.number("kern.ipc.somaxconn")
-    yield Line(SYSTEM, "connections that wait to be taken", "told", f"{backlog or '?'}", ok=True)
+    yield Line(
+        SYSTEM, "connections that wait to be accepted", "reported", f"{backlog or '?'}", ok=True
+    )
     yield from _kernel(run, kernel)
 
 
@@ -56,9 +58,9 @@ def _kernel(run: Runner, kernel: Kernel) -> Iterator[Line]:
     expected = "as the command sysctl says"
     yield Line(SYSTEM, "sysctl", expected, f"{same} of {len(pairs)} are", same == len(pairs))
     memory, most_bytes = kernel.virtual_memory(), kernel.number("hw.memsize") or 0
-    name, expected = "memory by kind", "told, and no more than there is"
+    name, expected = "memory by kind", "reported, and no more than the machine has"
     if memory is None:
-        yield Line(SYSTEM, name, expected, "not told", ok=False)
+        yield Line(SYSTEM, name, expected, "not reported", ok=False)
         return
     parts = (memory.free_bytes, memory.inactive_bytes, memory.compressor_bytes)
     swap_gib = (kernel.swap_bytes() or 0) / GIB
@@ -77,10 +79,10 @@ def _driver_version(run: Runner) -> str:
 
 def settings_of_macos(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Line]:
     lines = {
-        "sleep when idle": "told",
-        "sleep is held off while it works": "an assertion of this process, taken and released",
-        "models and KV are no part of backups": "excluded",
-        "firewall": "told",
+        "sleep when idle": "reported",
+        "sleep is prevented while it works": "an assertion of this process, taken and released",
+        "models and KV are excluded from backups": "excluded",
+        "firewall": "reported",
         "local network": "the gateway can be dialled",
     }
     if not mac:
@@ -89,7 +91,7 @@ def settings_of_macos(settings: Settings, run: Runner, *, mac: bool) -> Iterator
     yield _sleep(run)
     yield _assertion(run)
     yield _backups(settings, run)
-    state = run([_FIREWALL, "--getglobalstate"]) or "not told"
+    state = run([_FIREWALL, "--getglobalstate"]) or "not reported"
     yield Line(SETTINGS, "firewall", lines["firewall"], state.splitlines()[0], ok=True)
     yield _gateway(run)
 
@@ -97,16 +99,16 @@ def settings_of_macos(settings: Settings, run: Runner, *, mac: bool) -> Iterator
 def _sleep(run: Runner) -> Line:
     found = re.search(r"^\s*sleep\s+(\d+)(.*)$", run(["pmset", "-g"]) or "", re.MULTILINE)
     if found is None:
-        words = "not told"
+        words = "not reported"
     elif found[1] == "0" or "prevented" in found[2]:
-        words = "never, or held off now"
+        words = "never, or prevented now"
     else:
         words = f"after {found[1]} minutes"
-    return Line(SETTINGS, "sleep when idle", "told", words, ok=True)
+    return Line(SETTINGS, "sleep when idle", "reported", words, ok=True)
 
 
 def _assertion(run: Runner) -> Line:
-    name = "sleep is held off while it works"
+    name = "sleep is prevented while it works"
     expected = "an assertion of this process, taken and released"
     try:
         holder = subprocess.Popen(["caffeinate", "-i", "-w", str(os.getpid())])
@@ -135,7 +137,7 @@ def _until(holds: Callable[[], bool], most_s: float = 3.0) -> bool:
 def _backups(settings: Settings, run: Runner) -> Line:
     there = [folder for folder in unsaved_folders(settings) if folder.exists()]
     excluded = sum(is_excluded(folder, run) for folder in there)
-    name = "models and KV are no part of backups"
+    name = "models and KV are excluded from backups"
     found = f"{excluded} of {len(there)} folders excluded"
     return Line(SETTINGS, name, "excluded", found, excluded == len(there))
 

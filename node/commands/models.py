@@ -72,4 +72,4 @@ def shown_broken(each: BrokenFolder) -> dict[str, object]:
 def advice_on(broken: Sequence[BrokenFolder]) -> str:
     """Advice for broken models."""
     names = " or ".join(f"`node-agent rm {each.name}`" for each in broken[:3])
-    return f"{names} deletes what is there; then it can be pulled or imported again."
+    return f"{names} deletes its files; then it can be pulled or imported again."

@@ -34,7 +34,7 @@ def pull_model(
         if not store.is_begun(command.model):
             raise
         raise Stopped(
-            f"Stopped; {command.model} is not complete. The same command goes on where this one "
-            f"ended, and `node-agent rm {command.model}` deletes what has come."
+            f"Stopped; {command.model} is not complete. The same command resumes it, and "
+            f"`node-agent rm {command.model}` deletes its files."
         ) from None
     put(f"{entry.name} is at {entry.folder}{os.sep}")

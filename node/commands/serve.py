@@ -114,8 +114,9 @@ def check_bind(settings: Settings) -> None:
     if is_loopback(settings.host) or settings.allow_plain_http:
         return
     raise StartError(
-        f"{settings.host} is not a loopback address, and over plain HTTP everybody on the way can "
-        "read the token; bind 127.0.0.1, or add --allow-plain-http in a network that you trust."
+        f"{settings.host} is not a loopback address, and over plain HTTP the token can be "
+        "read in transit; bind 127.0.0.1, or add --allow-plain-http in a network that you "
+        "trust."
     )
 
 
@@ -129,11 +130,11 @@ def announce(settings: Settings, listeners: Sequence[socket.socket], token: str 
     put("This is the agent's first start. To add it to a router, run there:")
     put(f"  router add-node {url} --token {token or 'TOKEN'}{plain_http}")
     if token is None:
-        put(f"The token is what `{token_command(settings)}` prints on this machine.")
+        put(f"`{token_command(settings)}` prints the token on this machine.")
     address = own_ipv4() if is_open else None
     if address is not None:
         by_address = url_of(address, listeners)
-        put(f"Where that name does not resolve, its address today is {by_address}.")
+        put(f"If that name does not resolve, use its present address: {by_address}.")
 
 
 def token_command(settings: Settings) -> str:

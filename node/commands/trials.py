@@ -44,7 +44,7 @@ def limits() -> Iterator[Line]:
             for end in (left, right)
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)
         ]
-    yield Line(LIMITS, "buffers of a socket pair", "told", f"{min(sizes) // 1024} KiB", ok=True)
+    yield Line(LIMITS, "buffers of a socket pair", "reported", f"{min(sizes) // 1024} KiB", ok=True)
     with timed() as took:
         try:
             socket.getaddrinfo(socket.gethostname(), None)
@@ -168,7 +168,7 @@ async def _cancels(agent: TrialAgent) -> Line:
     worst_s = max(waits_s)
     return Line(
         STREAMS,
-        f"{_CANCELS} callers that leave",
+        f"{_CANCELS} clients that disconnect",
         f"their requests end within {_CANCEL_S:g} s",
         f"within {worst_s * 1000:.0f} ms",
         worst_s <= _CANCEL_S,

@@ -43,7 +43,7 @@ def warm_prompts(file: Path, model: str | None, server: ServerAddress, *, as_jso
     of them are warm. Raises `StartError` and `CommandFailed`."""
     bodies = read_bodies(file)
     if not bodies:
-        raise StartError(f"{file} holds no requests.")
+        raise StartError(f"{file} contains no requests.")
     models = [model or _model(body, number) for number, body in enumerate(bodies, 1)]
     for number, (body, name) in enumerate(zip(bodies, models, strict=True), 1):
         check_body(file, number, body, name)
@@ -108,7 +108,7 @@ def _decode(line: str) -> WarmReport:
     try:
         return decode_report(line)
     except msgspec.MsgspecError as exc:
-        raise CommandFailed(f"The agent's answer is not understood: {exc}.") from None
+        raise CommandFailed(f"The agent's response is not valid: {exc}.") from None
 
 
 def _warmed(first: int, model: str, result: WarmResult) -> Warmed:

@@ -79,7 +79,7 @@ class PartialFile:
     def seek(self, at: int) -> int:
         """Goes back to the start only: hashed bytes cannot be removed from a hash in parts."""
         if at:
-            raise OSError("A download can go back to its begin only.")
+            raise OSError("A download can only go back to its start.")
         self._on_bytes(-self._size_bytes)
         self._size_bytes, self._digest = 0, self._file.digest()
         return 0

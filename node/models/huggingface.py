@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 _HOW = {
     Cause.NAME: "its name does not resolve; is this machine online?",
-    Cause.CERTIFICATE: "its certificate is refused; does something on the way read along?",
+    Cause.CERTIFICATE: "its certificate is refused; does a proxy intercept the connection?",
     Cause.TLS: "it does not speak TLS; is a proxy in the way?",
     Cause.REFUSED: "nothing listens at its address.",
-    Cause.NO_ROUTE: "there is no way to it; is this machine online?",
+    Cause.NO_ROUTE: "there is no route to it; is this machine online?",
     Cause.SILENT: "it does not answer in time.",
 }
 
@@ -73,8 +73,8 @@ class _HubFiles:
 
     def wrong(self, file: ExpectedFile) -> DownloadError:
         return DownloadError(
-            f"{file.path} of {self._command.repo_id} came with another hash than the hub says; "
-            "pull again."
+            f"{file.path} of {self._command.repo_id} does not have the hash that the hub "
+            "reports; pull again."
         )
 
     def _fetch(self, file: ExpectedFile, out: PartialFile) -> None:
@@ -144,7 +144,7 @@ def _sentence(error: Exception, command: PullCommand) -> str:
         case HFValidationError():
             return f"{repo_id!r} is not a hub model's id, which is OWNER/NAME."
         case HfHubHTTPError(response=response) if response.status_code in (401, 403):
-            return f"The hub refuses {repo_id}: the token is missing, wrong or lacks the right."
+            return f"The hub refuses {repo_id}: the token is missing, wrong or lacks permission."
         case ValueError():
             return f"{repo_id} cannot be pulled: {error}"
         case HfHubHTTPError(response=response):

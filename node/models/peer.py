@@ -32,9 +32,13 @@ def check_paths(files: tuple[ManifestFile, ...]) -> None:
         parts = PurePosixPath(each.path).parts
         is_plain = "/".join(parts) == each.path and "\\" not in each.path and "\0" not in each.path
         if not is_plain or ".." in parts or each.path.startswith("/"):
-            raise DownloadError(f"The peer names the file {each.path!r}, which leads elsewhere.")
+            raise DownloadError(
+                f"The peer names the file {each.path!r}, which is outside the model's folder."
+            )
         if not is_model_file(each.path):
-            raise DownloadError(f"The peer names the file {each.path!r}, which is none of a model.")
+            raise DownloadError(
+                f"The peer names the file {each.path!r}, which is no file of a model."
+            )
 
 
 class PeerSource:
@@ -66,8 +70,8 @@ class PeerSource:
 
     def wrong(self, file: ExpectedFile) -> PeerFailed:
         return PeerFailed(
-            f"{file.path} came from {self._peer.url} with another hash than it has there; pull "
-            "again, or from another node with --from."
+            f"{file.path} arrived from {self._peer.url} with a wrong hash; pull again, or "
+            "from another node with --from."
         )
 
     def _read(self, response: HTTPResponse, buffer: memoryview) -> int:
@@ -103,12 +107,14 @@ class PeerSource:
             return
         if response.status in (206, 416):
             raise PeerFailed(
-                f"{file.path} at {self._peer.url} is not as long as the node said; pull again."
+                f"{file.path} at {self._peer.url} does not have the size that the node "
+                "reported; pull again."
             )
         if response.status == 403:
             raise PeerFailed(
-                f"The node at {self._peer.url} takes the ticket for {self._model} no more; what "
-                "has come is kept, and a router goes on with it."
+                f"The node at {self._peer.url} no longer accepts the ticket for "
+                f"{self._model}; the downloaded part is kept, and a router resumes the "
+                "pull."
             )
         raise PeerFailed(
             f"The node at {self._peer.url} answered {response.status} for {file.path}; pull "
@@ -118,8 +124,9 @@ class PeerSource:
     def _stopped(self, how: Exception | str) -> PeerFailed:
         words = how if isinstance(how, str) else error_text(how)
         return PeerFailed(
-            f"The node at {self._peer.url} stopped delivering {self._model} ({words}); what has "
-            f"come is kept, and a router goes on with it.{self._local_network(how)}"
+            f"The node at {self._peer.url} stopped delivering {self._model} ({words}); "
+            "the downloaded part is kept, and a router resumes the "
+            f"pull.{self._local_network(how)}"
         )
 
     def _local_network(self, how: Exception | str) -> str:
@@ -132,5 +139,5 @@ class PeerSource:
         with suppress(OSError):
             addresses = [str(found[4][0]) for found in getaddrinfo(host, None)]
             if cause_of(how, addresses) is Cause.LOCAL_NETWORK:
-                return f" macOS may keep node-agent from the local network. {LOCAL_NETWORK}"
+                return f" macOS may block node-agent's access to the local network. {LOCAL_NETWORK}"
         return ""

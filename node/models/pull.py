@@ -74,8 +74,8 @@ def open_hub() -> HubSource:
         from node.models.huggingface import Hub
     except ImportError as error:
         raise PullRefused(
-            f"The hub cannot be asked ({error}); run {INSTALL_EXTRA} {WHERE}, or pull from a peer "
-            "node."
+            f"The hub cannot be used ({error}); run {INSTALL_EXTRA} {WHERE}, or pull "
+            "from a peer node."
         ) from None
     return Hub()
 
@@ -102,7 +102,7 @@ def pull(
         except PeerFailed as error:
             if not _same_at_hub(command, command.peer):
                 raise
-            logger.warning("%s The hub goes on.", error.message)
+            logger.warning("%s The pull continues from the hub.", error.message)
             command = msgspec.structs.replace(
                 command, revision=command.peer.share.source.rpartition("@")[2]
             )

@@ -60,7 +60,7 @@ def main() -> None:
     except NodeError as error:
         _write_report(lines.write, PullReport(failure=error.message, is_final=error.is_final))
     except OSError as error:
-        _write_report(lines.write, PullReport(failure=f"The pull cannot go on: {error}."))
+        _write_report(lines.write, PullReport(failure=f"The pull cannot continue: {error}."))
 
 
 def _end_with_agent() -> None:

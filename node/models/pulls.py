@@ -22,14 +22,14 @@ from serving.awake import Awake
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
 WAITS_FOR_PEER = (
-    "Its pull was cut short. It goes on as soon as a node that has the model can be reached; "
-    "`router models cancel-pull` ends it and deletes what is there."
+    "Its pull was interrupted. It resumes as soon as a node that has the model can be "
+    "reached; `router models cancel-pull` ends it and deletes its files."
 )
 CUT_SHORT = (
-    "It is not complete: its pull or its removal was cut short. `router models pull` goes on with "
-    "it, `router models rm` deletes what is there."
+    "It is not complete: its pull or its removal was interrupted. `router models pull` "
+    "resumes it, `router models rm` deletes its files."
 )
-GOES_ON = "It is tried again by itself; `router models cancel-pull` ends it."
+GOES_ON = "It is retried automatically; `router models cancel-pull` ends it."
 FIRST_RETRY_S = 5.0
 LAST_RETRY_S = 300.0
 """Seconds between two tries of a pull without progress; they double with each."""
@@ -104,7 +104,7 @@ class Pulls:
         try:
             found = await asyncio.to_thread(unfinished, self._store.folder)
         except OSError as error:
-            logger.warning("Unfinished pulls cannot be seen: %s", error)
+            logger.warning("Unfinished pulls cannot be listed: %s", error)
             return
         for each in found:
             self._resume(each)
@@ -176,7 +176,7 @@ class Pulls:
 
     def _resume(self, each: Unfinished) -> None:
         if each.repo_id:
-            logger.info("The pull of %s goes on.", each.name)
+            logger.info("Resuming the pull of %s.", each.name)
             self.begin(PullCommand(each.name, each.repo_id, each.commit or None))
             return
         self._pulls[each.name] = _Pull(

@@ -111,8 +111,10 @@ def tensor_bytes(path: Path) -> dict[str, int]:
     for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
         if not at <= begin <= end <= data_bytes:
             raise DamagedFile(
-                f"{path.name} is damaged or cut short: its tensor {name[:_NAME_CHARS]!r} is said "
-                f"to lie at bytes {begin} to {end} of {data_bytes}"
+                (
+                    f"{path.name} is damaged or cut short: its tensor {name[:_NAME_CHARS]!r} "
+                    f"is declared at bytes {begin} to {end} of {data_bytes}"
+                )
                 + (f", and another one up to {at}" if 0 <= begin < at else "")
             )
         at = end

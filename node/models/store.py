@@ -134,12 +134,12 @@ def read_entry(
     try:
         entry = _read_entry(folder, name)
         if not is_name(entry.name):
-            raise NotAModel(f"{folder} has a name that cannot be shown: {entry.name!r}.")
+            raise NotAModel(f"{folder} has an unprintable name: {entry.name!r}.")
         if formats is None:
             return entry
         return replace(entry, formats=formats.of(entry.name, entry.folder))
     except ImpossibleNumber as exc:
-        raise NotAModel(f"config.json of {folder} is of no model: {exc}.") from exc
+        raise NotAModel(f"config.json of {folder} is not a model's: {exc}.") from exc
     # Circular links, deeply nested JSON, names that no file can have: an error in one folder must
     # not hide the other models.
     except (OSError, RuntimeError, ValueError) as exc:

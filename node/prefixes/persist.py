@@ -47,7 +47,11 @@ class PositionSaver:
                 prompt_key, entry.folder, entry.defaults, version, datetime.date.today()
             )
         except OSError as error:
-            logger.warning("What is on disk of %s is told after use only: %s", entry.name, error)
+            logger.warning(
+                "The prefixes on disk of %s are reported only after their use: %s",
+                entry.name,
+                error,
+            )
             return
         saved = await asyncio.to_thread(load_positions, self._folder, key)
         if saved:

@@ -76,7 +76,7 @@ def save_positions(folder: Path, key: bytes, saved: Sequence[SavedPositions]) ->
             os.fsync(descriptor)
         temporary.replace(path)
     except OSError as error:
-        logger.warning("What %s holds is not kept for the next start: %s", folder, error)
+        logger.warning("The positions in %s are not saved for the next start: %s", folder, error)
 
 
 def load_positions(folder: Path, key: bytes) -> list[SavedPositions]:
@@ -86,11 +86,11 @@ def load_positions(folder: Path, key: bytes) -> list[SavedPositions]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        logger.warning("What is kept in %s cannot be read: %s", folder, error)
+        logger.warning("The saved positions in %s cannot be read: %s", folder, error)
         return []
     checksum, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if checksum != _checksum(content):
-        logger.warning("What was kept in %s is damaged, or of another version.", folder)
+        logger.warning("The saved positions in %s are damaged, or of another version.", folder)
         return []
     found = _decode(content)
     if found.key != key:

@@ -192,8 +192,12 @@ class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.level == "hard":
             return "it stores no KV, loads no model, and answers small requests only"
         if self.level == "soft":
-            return "its stored KV is cut step by step" + (f", to {size} now" if size else "")
-        return f"its stored KV grows back, to {size} now" if size else "nothing is cut or refused"
+            return "its stored KV is reduced step by step" + (f", to {size} now" if size else "")
+        return (
+            f"its stored KV grows back, to {size} now"
+            if size
+            else ("nothing is reduced or refused")
+        )
 
 
 class BrokenModel(msgspec.Struct, frozen=True):

@@ -33,8 +33,8 @@ class Overflow(NamedTuple):
     def openai(self) -> str:
         """The sentence begins as that of OpenAI's own server, which many clients match."""
         return (
-            f"This model's maximum context length is {self.context_tokens} tokens, but the prompt "
-            f"has {self.prompt_tokens} tokens, and an answer needs one more."
+            f"This model's maximum context length is {self.context_tokens} tokens, but the "
+            f"prompt has {self.prompt_tokens} tokens, and a response needs one more."
         )
 
     @property

@@ -91,8 +91,10 @@ class Callers:
             self.refused += 1
             self._warn(
                 "refused",
-                f"{open_connections} connections are open, and this process may have no more files "
-                "(`ulimit -n`): new callers are refused",
+                (
+                    f"{open_connections} connections are open, and this process may have no "
+                    "more files (`ulimit -n`): new connections are refused"
+                ),
             )
             return False
         same = self._of_address.setdefault(address, OrderedDict())
@@ -102,15 +104,19 @@ class Callers:
             self._cut_off(
                 next(iter(same)),
                 "of one address",
-                f"{address} holds {limits.unknown_of_one_address} connections without a valid key: "
-                "its oldest are cut off",
+                (
+                    f"{address} has {limits.unknown_of_one_address} connections without a "
+                    "valid key: its oldest are closed"
+                ),
             )
         elif len(self._unknown) > limits.unknown:
             self._cut_off(
                 next(iter(self._unknown)),
                 "of all",
-                f"There are {limits.unknown} connections without a valid key: the oldest are cut "
-                "off",
+                (
+                    f"There are {limits.unknown} connections without a valid key: the oldest "
+                    "are closed"
+                ),
             )
         return True
 

@@ -215,7 +215,9 @@ class ClientConnection(asyncio.Protocol):
         if is_full:
             waiting_bytes += unsent_bytes(self.transport.get_extra_info("socket"))
         if progress.is_stalled(now_s, waiting_bytes, is_full=is_full):
-            log.warning("A caller that took nothing of its answer for too long is cut off.")
+            log.warning(
+                "A client that accepted nothing of its response for too long is disconnected."
+            )
             self.transport.abort()
         elif self._in_head:
             if progress.head_is_late(now_s):
@@ -230,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._exchange is not None:
-            raise NotARequest("A request came before the answer to the one before it.")
+            raise NotARequest("A request arrived before the response to the previous one.")
         self._url = b""
         self._headers = []
         self._in_head = True
@@ -307,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            log.exception("The answer to %r failed.", scope["path"])
+            log.exception("The response to %r failed.", scope["path"])
         if exchange.complete or exchange.disconnected:
             return
         if exchange.began:

@@ -114,7 +114,7 @@ class Exchange:
     def begin(self, status: int, headers: Headers) -> None:
         """Starts the response; its head is sent with the first bytes of the body."""
         if self.began:
-            raise RuntimeError("The answer has begun already.")
+            raise RuntimeError("The response has begun already.")
         lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         length = None
         for name, value in headers:
@@ -135,7 +135,7 @@ class Exchange:
             lines.append(b"connection: close\r\n")
         head = b"".join(lines)
         if not head.count(b"\n") == head.count(b"\r") == len(lines):
-            raise RuntimeError("A header of the answer holds a line break.")
+            raise RuntimeError("A header of the response contains a line break.")
         self.began, self.status = True, status
         self._remaining_bytes = -1 if length is None or self._bodiless else length
         self._head = head + b"\r\n"
@@ -143,7 +143,7 @@ class Exchange:
     def write(self, data: bytes) -> None:
         """Writes a piece of the body. Check `paused` before writing much."""
         if not self.began or self.complete:
-            raise RuntimeError("The answer has not begun or is complete.")
+            raise RuntimeError("The response has not begun or is complete.")
         if data and not self._bodiless:
             if self._chunked:
                 data = b"%x\r\n%b\r\n" % (len(data), data)
@@ -154,7 +154,7 @@ class Exchange:
     def end(self, data: bytes = b"") -> None:
         """Writes the last piece of the body, which may be empty."""
         if not self.began or self.complete:
-            raise RuntimeError("The answer has not begun or is complete.")
+            raise RuntimeError("The response has not begun or is complete.")
         if self._bodiless:
             data = b""
         elif self._chunked:
@@ -162,7 +162,7 @@ class Exchange:
         else:
             self._count(data)
             if self._remaining_bytes > 0:
-                raise RuntimeError("The answer is shorter than its head says.")
+                raise RuntimeError("The response is shorter than its head says.")
         self._write(data)
         self.complete = True
         self._wake()
@@ -182,7 +182,7 @@ class Exchange:
         if self._remaining_bytes >= 0:
             self._remaining_bytes -= len(data)
             if self._remaining_bytes < 0:
-                raise RuntimeError("The answer is longer than its head says.")
+                raise RuntimeError("The response is longer than its head says.")
 
     def _write(self, data: bytes) -> None:
         if self._head:

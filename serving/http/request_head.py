@@ -45,22 +45,22 @@ def read_target(method: bytes, target: bytes) -> tuple[bytes, bytes]:
     try:
         url = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
-        raise NotARequest("The request asks for an address that is none.") from None
+        raise NotARequest("The request's target is not valid.") from None
     return url.path or b"", url.query or b""
 
 
 def _check_hosts(version: str, hosts: list[bytes]) -> None:
     if len(hosts) != 1 and (hosts or version == "1.1"):
-        raise NotARequest("A request has one `Host` header.")
+        raise NotARequest("A request must have one `Host` header.")
     if hosts and not _HOST.fullmatch(hosts[0]):
-        raise NotARequest("The `Host` header is no address.")
+        raise NotARequest("The `Host` header is not valid.")
 
 
 def _check_codings(version: str, codings: list[bytes]) -> None:
     if version != "1.1":
         raise NotARequest("HTTP/1.0 has no `Transfer-Encoding`.")
     if codings != [b"chunked"]:
-        raise NotImplementedHere("The only `Transfer-Encoding` that is read here is chunked.")
+        raise NotImplementedHere("The only `Transfer-Encoding` that is supported is chunked.")
 
 
 def refusal_of(error: httptools.HttpParserError) -> Refusal:

@@ -214,8 +214,8 @@ def test_a_pull_says_how_it_goes_on(tmp_path: Path) -> None:
         with command(tmp_path, "node", "pull", "org/tiny", **extra) as running:
             until(lambda: weights.exists() and weights.stat().st_size)
             assert running.interrupt() == (
-                "node-agent: Stopped; org/tiny is not complete. The same command goes on where "
-                "this one ended, and `node-agent rm org/tiny` deletes what has come."
+                "node-agent: Stopped; org/tiny is not complete. The same command resumes it, "
+                "and `node-agent rm org/tiny` deletes its files."
             )
     assert weights.exists()
 

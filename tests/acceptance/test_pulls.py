@@ -72,7 +72,7 @@ async def test_an_agent_killed_in_a_pull_goes_on_at_the_byte_when_it_is_asked_ag
         peer.asked.clear()
         async with running(tmp_path / "node", **TEXT) as again:
             (told,) = (await again.status()).models
-            assert "cut short" in (told.reason or "")
+            assert "interrupted" in (told.reason or "")
             await order(again, command)
             await until_told(again, lambda model: model.state == "on_disk")
     assert [(path, given) for _, path, given in peer.asked] == [
@@ -95,7 +95,7 @@ async def test_a_source_killed_in_a_copy_is_told_and_the_copy_goes_on_later(
             a.running.kill()
         stuck = await until_told(b, lambda model: model.reason)
         assert stuck.state == "pulling"
-        assert "goes on with it" in stuck.reason
+        assert "resumes the pull" in stuck.reason
         here = target.stat().st_size
         assert here < len(safetensors(weights))
         async with running(tmp_path / "a" / "node", **TEXT) as a_again:

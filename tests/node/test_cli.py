@@ -51,7 +51,7 @@ def test_lists_a_broken_model_with_what_to_do(
     (make_model(tmp_path, "org--tiny") / "model.safetensors").unlink()
     _, out, _ = run(capsys, "models", *home)
     assert "org/tiny cannot be served: org/tiny has no safetensors weights." in out
-    assert "`node-agent rm org/tiny` deletes what is there" in out
+    assert "`node-agent rm org/tiny` deletes its files" in out
     _, out, _ = run(capsys, "models", "--json", *home)
     (shown,) = json.loads(out)
     assert shown["broken"] == "org/tiny has no safetensors weights."

@@ -63,4 +63,4 @@ async def test_each_sleep_is_told_though_who_hears_of_it_fails(
     await asyncio.wait({watch})
     told = [line for line in caplog.messages if "has slept for 600 s" in line]
     assert len(told) == 2
-    assert "A fault at the end of a sleep." in caplog.messages
+    assert "The callback after a sleep failed." in caplog.messages

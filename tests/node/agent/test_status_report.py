@@ -40,7 +40,7 @@ async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
             "free_bytes": 8 * GIB,
             "pressure": "none",
             "pressure_s": pytest.approx(0, abs=WAIT_S),
-            "pressure_effect": "nothing is cut or refused",
+            "pressure_effect": "nothing is reduced or refused",
             "stored_kv_cap_bytes": None,
         }
         assert [model["state"] for model in before["models"]] == ["on_disk", "on_disk"]
@@ -81,7 +81,9 @@ async def test_tells_how_short_memory_is_since_when_and_what_that_does(
         assert (told["pressure"], told["pressure_s"]) == ("soft", 42)
         cap_bytes = told["stored_kv_cap_bytes"]
         assert 0 < cap_bytes < GIB
-        assert told["pressure_effect"].startswith("its stored KV is cut step by step, to 0.0 GiB")
+        assert told["pressure_effect"].startswith(
+            "its stored KV is reduced step by step, to 0.0 GiB"
+        )
         status = (await agent.status()).pressure
         assert status == MemoryPressure("soft", 42, cap_bytes)
         supervisor.set_pressure(Pressure.NONE)

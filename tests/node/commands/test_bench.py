@@ -71,7 +71,7 @@ async def test_measures_streams_repeats_stalls_and_sessions(
 async def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with running(tmp_path, SCRIPT) as agent:
         ended = await measured(agent, tmp_path, capsys)
-    for words in ("tokens/s", "the same again", "worst gap of 3 streams", "% of", "It took"):
+    for words in ("tokens/s", "repeated prompt", "worst gap of 3 streams", "% of", "It took"):
         assert words in ended.out
 
 
@@ -156,8 +156,8 @@ async def test_a_server_without_usage_is_measured_by_its_pieces() -> None:
         (httpx.Response(400, json={"detail": "No."}), r"No\. \(HTTP 400\)"),
         (httpx.Response(502, text="<html>"), r"<html> \(HTTP 502\)"),
         (httpx.Response(200, text=events({"error": "No."})), "broke off: No"),
-        (httpx.Response(200, text="data: [1\n\n"), "a chunk that is none"),
-        (httpx.Response(200, text="data: [1]\n\n"), "a chunk that is none"),
+        (httpx.Response(200, text="data: [1\n\n"), "an invalid chunk"),
+        (httpx.Response(200, text="data: [1]\n\n"), "an invalid chunk"),
     ],
 )
 async def test_a_refusal_is_told_in_the_servers_words(response: httpx.Response, words: str) -> None:

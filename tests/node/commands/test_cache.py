@@ -46,7 +46,7 @@ async def test_with_an_agent_its_engines_forget_and_the_files_of_the_others_go(
         lock.release()
     assert (ended.code, ended.err) == (0, "")
     assert "0.02 GB of disk" in ended.out
-    assert "0.02 GB of disk stay: other engines use them" in ended.out
+    assert "0.02 GB of disk are not freed: engines of an agent at another address" in ended.out
     assert (unused.exists(), used.exists()) == (False, True)
 
 

@@ -96,7 +96,7 @@ def test_formats_that_do_not_go_together_stop_the_start(
         if goes:
             read_settings(options, {})
         else:
-            with pytest.raises(StartError, match="do not go together"):
+            with pytest.raises(StartError, match="cannot be combined"):
                 read_settings(options, {})
 
 

@@ -64,7 +64,7 @@ def test_examines_a_mac(tmp_path: Path) -> None:
     assert "Apple M4 Max with 64 GiB, 30 GiB of them available" in checks["memory"].sentence
     assert "3.0 GiB are swapped out" in checks["memory"].sentence
     assert checks["sleep"].level is Level.WARN
-    assert "10 min;" in checks["sleep"].sentence
+    assert "after 10 min without use;" in checks["sleep"].sentence
     assert checks["wired limit"].level is Level.WARN
     assert checks["wired memory"].level is Level.OK
     assert checks["local network"].advice
@@ -111,11 +111,11 @@ def test_a_mac_that_sleeps_is_told_what_the_agent_does_about_it() -> None:
     checks = {mode: doctor.check_sleep(mode, laptop) for mode in StayAwake}
     assert [each.level for each in checks.values()] == [Level.WARN, Level.OK, Level.WARN]
     for check in checks.values():
-        assert "for 1 min (now kept awake by caffeinate, powerd)" in check.sentence
+        assert "after 1 min without use (now kept awake by caffeinate, powerd)" in check.sentence
         assert "sudo" not in check.advice
     assert "while requests, loads or pulls are open" in checks[StayAwake.BUSY].sentence
     assert "--stay-awake always" in checks[StayAwake.BUSY].advice
-    assert "in the middle of an answer" in checks[StayAwake.NEVER].sentence
+    assert "even during a response" in checks[StayAwake.NEVER].sentence
 
 
 def test_warns_of_memory_that_is_to_be_wired(tmp_path: Path) -> None:

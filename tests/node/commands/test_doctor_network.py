@@ -54,20 +54,20 @@ class Mac:
         (Mac(getglobalstate="Firewall is enabled. (State = 2)"), Level.FAIL, "blocks all"),
         (Mac(getblockall="Firewall has block all state set to enabled."), Level.FAIL, "blocks all"),
         (Mac(getblockall="Block all ENABLED!"), Level.FAIL, "blocks all"),
-        (Mac(getglobalstate=None), Level.WARN, "does not tell"),
+        (Mac(getglobalstate=None), Level.WARN, "does not report"),
         (
             Mac(listapps=LISTED.format(path=PYTHON, verdict="Allow")),
             Level.OK,
-            "lets callers through",
+            "allows connections to",
         ),
-        (Mac(listapps=LISTED.format(path=APP, verdict="Allow")), Level.OK, "lets callers through"),
-        (Mac(listapps=LISTED.format(path=APP, verdict="Block")), Level.FAIL, "no router reaches"),
+        (Mac(listapps=LISTED.format(path=APP, verdict="Allow")), Level.OK, "allows connections to"),
+        (Mac(listapps=LISTED.format(path=APP, verdict="Block")), Level.FAIL, "no router can reach"),
         (Mac(listapps=LISTED.format(path="/bin/other", verdict="Allow")), Level.WARN, "by ssh"),
         (Mac(listapps=None), Level.WARN, "by ssh"),
         (
             Mac(getappblocked="Incoming connection to the application is blocked"),
             Level.FAIL,
-            "no router reaches",
+            "no router can reach",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_beyond_loopback_the_name_is_told_by_which_others_reach_this_mac(tmp_pat
 
 def test_the_local_network_is_asked_of_who_calls(tmp_path: Path) -> None:
     local, _ = check_network(Settings(home=tmp_path), Mac(), PROGRAM)
-    assert "the router, which calls the agents" in local.sentence
+    assert "the router, which connects to the agents" in local.sentence
     assert "Privacy & Security > Local Network" in local.advice
 
 

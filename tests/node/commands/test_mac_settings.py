@@ -47,7 +47,7 @@ def answering(**changed: str) -> Callable[[Sequence[str]], str | None]:
 def test_the_machine_is_told_with_its_system_and_driver() -> None:
     found = {each.name: each for each in system(answering(), KERNEL)}
     assert found["macOS"].found == "26.4.1 (25E246), Apple M4, 32 GiB, IOGPUFamily 104.4.1"
-    assert found["connections that wait to be taken"].found == "128"
+    assert found["connections that wait to be accepted"].found == "128"
 
 
 def test_a_python_that_is_translated_fails() -> None:
@@ -73,10 +73,10 @@ def test_what_the_kernel_is_asked_is_compared_with_the_system_s_own_command() ->
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ANSWERS["pmset -g"], "never, or held off now"),
-        (" sleep                0\n", "never, or held off now"),
+        (ANSWERS["pmset -g"], "never, or prevented now"),
+        (" sleep                0\n", "never, or prevented now"),
         (" sleep                10\n", "after 10 minutes"),
-        ("", "not told"),
+        ("", "not reported"),
     ],
 )
 def test_how_soon_a_mac_sleeps_is_told(answer: str, words: str, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_sleep_assertion_is_taken_and_released(
         return "\n".join(f"   pid {pid}(caffeinate): PreventUserIdleSystemSleep" for pid in alive)
 
     lines = settings_of_macos(Settings(home=tmp_path / "home"), pmset, mac=True)
-    (found,) = (each for each in lines if each.name.startswith("sleep is held off"))
+    (found,) = (each for each in lines if each.name.startswith("sleep is prevented"))
     assert (found.found, found.ok) == ("taken, released", True)
 
 

@@ -302,7 +302,7 @@ def test_the_line_for_the_router_works_as_it_is_printed(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"  router add-node http://{name}:{port} --token secret{flag}"
     by_address = (
-        f"Where that name does not resolve, its address today is http://192.168.1.7:{port}."
+        f"If that name does not resolve, use its present address: http://192.168.1.7:{port}."
     )
     assert lines[2:] == ([by_address] if name == "studio.local" else [])
 
@@ -318,7 +318,7 @@ def test_without_a_terminal_the_line_has_no_token(
         announce(Settings(home=home), listeners, None)
     _, line, how = capsys.readouterr().out.splitlines()
     assert line.endswith(" --token TOKEN")
-    assert how == f"The token is what `{command_line}` prints on this machine."
+    assert how == f"`{command_line}` prints the token on this machine."
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

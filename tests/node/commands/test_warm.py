@@ -126,7 +126,7 @@ def test_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("bodies", "options", "code", "words"),
     [
-        ([], (), 2, "holds no requests"),
+        ([], (), 2, "contains no requests"),
         ([SYSTEM], (), 2, "Request 1 names no model; add --model"),
         ([TEXT, {"messages": []}], ("--model", "other"), 2, "request 2: messages is not valid"),
         ([SYSTEM], ("--model", "nothing"), 1, "There is no model 'nothing' on this node"),

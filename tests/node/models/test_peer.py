@@ -100,7 +100,7 @@ def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
 
 def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
     with playing(PlayedPeer(cut_at=100_000)) as peer:
-        with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*goes on with it"):
+        with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*resumes the pull"):
             copy(peer, tmp_path)
         here = (tmp_path / "sub/model.safetensors").stat().st_size
         assert 0 < here <= 100_000
@@ -139,7 +139,7 @@ def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path
 def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
     with playing(PlayedPeer()) as peer:
         peer.files["config.json"] = b"[]"
-        with pytest.raises(PeerFailed, match="another hash"):
+        with pytest.raises(PeerFailed, match="wrong hash"):
             copy(peer, tmp_path)
     assert (tmp_path / "config.json").read_bytes() == b""
 
@@ -148,12 +148,12 @@ def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
 def test_a_file_of_another_length_is_not_taken(tmp_path: Path, data: bytes) -> None:
     with playing(PlayedPeer()) as peer:
         peer.files["sub/model.safetensors"] = data
-        with pytest.raises(PeerFailed, match="not as long as the node said"):
+        with pytest.raises(PeerFailed, match="does not have the size that the node reported"):
             copy(peer, tmp_path)
 
 
 def test_a_refused_ticket_says_what_to_do(tmp_path: Path) -> None:
-    told = "takes the ticket for org/tiny no more.*goes on with it"
+    told = "no longer accepts the ticket for org/tiny.*resumes the pull"
     with playing(PlayedPeer(status=403)) as peer, pytest.raises(PeerFailed, match=told):
         copy(peer, tmp_path)
 
@@ -183,7 +183,7 @@ def test_a_peer_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
-    with pytest.raises(DownloadError, match="leads elsewhere|none of a model"):
+    with pytest.raises(DownloadError, match="outside the model's folder|no file of a model"):
         check_paths((ManifestFile(path, 1, ""),))
 
 
@@ -191,7 +191,7 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
     "path", ["x.py", "mlx-fleet.json", ".partial", ".cache/x.json", "\x1b[2Jx.json"]
 )
 def test_a_file_that_is_none_of_a_model_is_refused(path: str) -> None:
-    with pytest.raises(DownloadError, match="none of a model"):
+    with pytest.raises(DownloadError, match="no file of a model"):
         check_paths((ManifestFile(path, 1, ""),))
 
 

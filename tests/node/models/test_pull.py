@@ -277,7 +277,7 @@ def test_the_hub_does_not_go_on_with_what_it_may_not_have(
 ) -> None:
     store = ModelStore(tmp_path)
     with playing(PlayedPeer(files=dict(PEER_FILES), cut_at=5000)) as peer:
-        with pytest.raises(DownloadError, match="goes on with it"):
+        with pytest.raises(DownloadError, match="resumes the pull"):
             pull(from_peer(peer, source, repo_id), store, quiet, no_hub)
         assert store.list() == ()
         (begun,) = unfinished(tmp_path)

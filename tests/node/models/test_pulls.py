@@ -279,7 +279,7 @@ async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
     assert sorted(told) == ["half-removed", "org/hub", "org/peer"]
     assert told["org/hub"].reason is None
     for name in ("org/peer", "half-removed"):
-        assert "cut short" in (told[name].reason or "")
+        assert "interrupted" in (told[name].reason or "")
         assert told[name].disk_bytes > 0
         assert told[name].wants_peer == (name == "org/peer")
     assert world.pulls.is_running("org/hub") and not world.pulls.is_running("org/peer")

@@ -272,17 +272,17 @@ def test_what_is_to_be_a_model_and_cannot_be_read_is_broken(tmp_path: Path) -> N
     [
         (
             '{"num_hidden_layers": 1000000000}',
-            "config.json of m is of no model: its num_hidden_layers is more than 1,000.",
+            "config.json of m is not a model's: its num_hidden_layers is more than 1,000.",
         ),
         (
             '{"text_config": {"max_position_embeddings": 99999999999999999999}}',
-            "config.json of m is of no model: its max_position_embeddings is more than "
+            "config.json of m is not a model's: its max_position_embeddings is more than "
             "1,099,511,627,776.",
         ),
         (
             None,
             "m cannot be read: model.safetensors is damaged or cut short: its tensor 'w' is "
-            "said to lie at bytes -5 to 9 of 9.",
+            "declared at bytes -5 to 9 of 9.",
         ),
     ],
 )
@@ -378,4 +378,4 @@ def test_a_folder_whose_name_cannot_be_shown_is_no_model(
     store = ModelStore(tmp_path)
     assert [entry.name for entry in (*store.list(), *store.list())] == ["good", "good"]
     (line,) = caplog.messages
-    assert "cannot be shown" in line
+    assert "unprintable name" in line

@@ -61,7 +61,7 @@ def test_a_torn_or_changed_file_is_void_wherever_it_is_torn(
         assert load_positions(tmp_path, b"key") == []
         file.write_bytes(data[:length] + bytes([data[length] ^ 1]) + data[length + 1 :])
         assert load_positions(tmp_path, b"key") == []
-    assert all("is damaged" in each.message for each in caplog.records)
+    assert all("are damaged" in each.message for each in caplog.records)
     save_positions(tmp_path, b"key", KEPT)
     assert load_positions(tmp_path, b"key") == KEPT
 
@@ -80,7 +80,7 @@ def test_a_folder_that_is_gone_is_not_made_again(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         save_positions(tmp_path / "gone", b"key", KEPT)
-    assert "not kept for the next start" in caplog.text
+    assert "not saved for the next start" in caplog.text
     assert not (tmp_path / "gone").exists()
 
 

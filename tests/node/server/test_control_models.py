@@ -155,7 +155,7 @@ async def test_what_an_interrupted_pull_left_is_removed(tmp_path: Path) -> None:
     (folder / PARTIAL_MARKER).write_text("peer:")
     async with text_agent(tmp_path) as agent:
         (status,) = (await agent.status()).models
-        assert (status.state, "cut short" in (status.reason or "")) == (ModelState.PULLING, True)
+        assert (status.state, "interrupted" in (status.reason or "")) == (ModelState.PULLING, True)
         removed = await post(agent, PATH_REMOVE, {"model": "org/tiny"})
         assert decode_status(removed.content).models == ()
     assert not folder.exists()

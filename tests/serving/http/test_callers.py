@@ -84,7 +84,7 @@ def test_what_happens_a_thousand_times_is_logged_once_a_minute(
         world.come("a")
     assert [line.split(":")[0] for line in caplog.messages] == [
         "9 connections are open, and this process may have no more files (`ulimit -n`)",
-        "a holds 2 connections without a valid key",
+        "a has 2 connections without a valid key",
     ]
     world.now_s = 61
     world.come("a")

@@ -302,7 +302,7 @@ async def test_an_app_that_fails_never_ends_its_answer_well(
         assert answer.startswith(expected)
         assert not answer.endswith(b"0\r\n\r\n")
     assert "a fault" in caplog.text
-    assert r"The answer to '/x\nWARNING' failed." in caplog.text
+    assert r"The response to '/x\nWARNING' failed." in caplog.text
 
 
 CHUNKED = b"POST /x HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -107,6 +107,6 @@ async def test_a_refusal_is_spelled_for_the_path_that_was_asked() -> None:
         body = (await caller.rest()).partition(b"\r\n\r\n")[2]
     assert json.loads(body) == {
         "code": "invalid_value",
-        "message": "A request has one `Host` header.",
+        "message": "A request must have one `Host` header.",
         "path": "/v1/messages",
     }
