@@ -1,75 +1,30 @@
 """The prefix cache of one model: finds the KV and snapshots of earlier prompts by their tokens."""
 
-import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from node.engine.cache.budget import MemoryBudget
-from node.engine.cache.eviction import Appraisal, PrefillS
-from node.engine.cache.index import File, Node, RadixIndex, Walk, files_of
+from node.engine.cache.config import CacheConfig
+from node.engine.cache.entry_writer import Capture, EntryWriter, NewSnapshot
+from node.engine.cache.eviction import Appraisal
+from node.engine.cache.index import File, Node, RadixIndex
 from node.engine.cache.journal import Journal
+from node.engine.cache.lookup import Hit, longest_hit
 from node.engine.cache.parts import (
     DiskReport,
     DiskTier,
     EntryKind,
     Lost,
-    Read,
     Snapshot,
     Span,
     Tokens,
     WriteFailed,
     Written,
 )
-from node.engine.cache.promotion import Promoter, RebuildSnapshot, RebuildSpan
+from node.engine.cache.promotion import Promoter
+from node.engine.cache.recency import Recency
 from node.engine.cache.reload import Reload
 from node.engine.cache.spilling import Spiller
 from node.ipc.messages import CacheEvent, CacheEventKind
-
-logger = logging.getLogger(__name__)
-
-EDGE_TOKENS = 8192
-"""Longest edge: bounds the size of files and reads, and lets the end of a long prompt be evicted
-alone."""
-
-Capture = Callable[[int, int], Span]
-"""Makes a span of the tokens begin..end of the prompt that is stored."""
-NewSnapshot = tuple[int, Callable[[], Snapshot]]
-"""Bytes of a snapshot, and the function that makes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
-    """Properties of the model and its lease."""
-
-    budget_bytes: int
-    """Maximum of spans and snapshots in memory."""
-    snapshot_bytes: int
-    """Maximum of snapshots within it; 0 means half."""
-    needs_snapshot: bool
-    """True if the model has layers that can be restored only at a snapshot."""
-    span_bytes_per_token: int
-    """0 if no layer can be split at any token."""
-    rebuild_span: RebuildSpan
-    rebuild_snapshot: RebuildSnapshot
-    prefill_s: PrefillS
-    edge_tokens: int = EDGE_TOKENS
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hit:
-    """The reusable prefix of a prompt. Valid until the cache changes, or until `release` if it is
-    held."""
-
-    tokens: int
-    """Tokens usable now, from memory."""
-    disk_tokens: int
-    """Tokens usable after a promotion; at least `tokens`."""
-    disk_bytes: int
-    """Bytes to read for `disk_tokens`."""
-    node: Node
-    """Node in which `tokens` end."""
-    disk_node: Node
-    """Node in which `disk_tokens` end."""
 
 
 class PrefixCache:
@@ -93,8 +48,9 @@ class PrefixCache:
         self._budget = MemoryBudget(
             self._index, self._spiller, self._promoter, tier, self._appraise
         )
+        self._recency = Recency(self._index, tier, clock)
+        self._writer = EntryWriter(self._index, self._budget, self._journal, self._recency, config)
         self._budget.set(config.budget_bytes, config.snapshot_bytes)
-        self._storing = True
         if tier is not None:
             Reload(self._index, self._spiller, clock()).run(tier.entries(), tier, self._journal)
 
@@ -132,34 +88,7 @@ class PrefixCache:
     def match(self, tokens: Tokens, limit_tokens: int, salt: int = 0) -> Hit:
         """Returns the longest usable prefix of at most `limit_tokens`. Changes nothing."""
         walk = self._index.walk(tokens[: max(limit_tokens, 0)], salt)
-        node = disk_node = self._index.root
-        hit_tokens = disk_tokens = disk_bytes = 0
-        files: dict[File, int] = {}
-        for each in walk.path:
-            if each.span is None:
-                if each.file is None or not each.on_disk:
-                    break
-                files[each.file] = each.file.nbytes
-            end = min(each.end, walk.shared)
-            snapshot_bytes = self._snapshot_bytes_to_read(each, end)
-            if snapshot_bytes is None:
-                continue
-            disk_node, disk_tokens = each, end
-            disk_bytes = sum(files.values()) + snapshot_bytes
-            if disk_bytes == 0 and not files:
-                node, hit_tokens = each, end
-        return Hit(hit_tokens, disk_tokens, disk_bytes, node, disk_node)
-
-    def _snapshot_bytes_to_read(self, node: Node, end: int) -> int | None:
-        """Returns the bytes to read to continue after `end` tokens; None if that is impossible."""
-        if not self._config.needs_snapshot:
-            return 0
-        if end < node.end:
-            return None
-        if node.snapshot is not None:
-            return 0
-        file = node.snapshot_file
-        return file.nbytes if file is not None and file.written else None
+        return longest_hit(walk, self._index.root, needs_snapshot=self._config.needs_snapshot)
 
     def take(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
         """Returns the spans that restore the first `hit.tokens` tokens, in order, each with the
@@ -179,7 +108,7 @@ class PrefixCache:
         snapshot = path[-1].snapshot if self._config.needs_snapshot else None
         if self._config.needs_snapshot and snapshot is None:
             raise LookupError("the snapshot of the hit is no longer in memory")
-        self._mark_used(path, at_snapshot=snapshot is not None)
+        self._recency.mark_used(path, at_snapshot=snapshot is not None)
         return spans, snapshot
 
     def hold(self, hit: Hit) -> None:
@@ -202,7 +131,7 @@ class PrefixCache:
         if not self._make_room_for(node, files):
             return False
         if node.end > hit.disk_tokens and node.span is None:
-            node = self._split(node, hit.disk_tokens - node.begin)
+            node = self._writer.split(node, hit.disk_tokens - node.begin)
         self._promoter.start(node, files, self._tier)
         return True
 
@@ -227,35 +156,16 @@ class PrefixCache:
         """Stores the KV of all `tokens`, and the snapshot at their end, as far as they are not in
         memory. Returns how many of the tokens are in memory: fewer than all if there is no room,
         and then nothing was stored."""
-        walk = self._index.walk(tokens, salt)
-        if self._storing and len(tokens) > 0:
-            if walk.ends_at_snapshot(len(tokens)):
-                snapshot = None
-            if self._make_room_to_store(walk, len(tokens), snapshot):
-                self._store(walk, tokens, capture, snapshot, uid, salt)
-                self._budget.fit()
-                self._budget.spill_ahead()
-                walk = self._index.walk(tokens, salt)
-        return walk.covered
+        return self._writer.store(tokens, capture, snapshot, uid, salt)
 
     def pin(self, tokens: Tokens, salt: int = 0) -> int:
         """Protects the entries of the tokens from eviction until `clear`, if all of them are in
         memory. Returns how many are."""
-        walk = self._index.walk(tokens, salt)
-        if walk.covered < len(tokens):
-            return walk.covered
-        if walk.diverging is not None:
-            # The rest of the edge stays evictable.
-            self._split(walk.diverging, walk.shared - walk.diverging.begin)
-            walk = self._index.walk(tokens, salt)
-        for node in walk.path:
-            node.pinned = True
-            self._index.leave(node, span=False, snapshot=False)
-        return walk.covered
+        return self._writer.pin(tokens, salt)
 
     def set_storing(self, *, storing: bool) -> None:
         """While `storing` is False, `store` stores nothing new."""
-        self._storing = storing
+        self._writer.is_storing = storing
 
     # --- room ------------------------------------------------------------------------------
 
@@ -319,82 +229,10 @@ class PrefixCache:
         self._index.release(node)
         return fits
 
-    def _make_room_to_store(self, walk: Walk, length: int, snapshot: NewSnapshot | None) -> bool:
-        missing_tokens = (
-            length
-            - walk.shared
-            + sum(min(node.end, length) - node.begin for node in walk.path if node.span is None)
-        )
-        snapshot_bytes = 0 if snapshot is None else snapshot[0]
-        span_bytes = missing_tokens * self._config.span_bytes_per_token
-        deepest = walk.path[-1] if walk.path else self._index.root
-        return self._budget.make_room(span_bytes + snapshot_bytes, snapshot_bytes, deepest)
-
-    def _store(
-        self,
-        walk: Walk,
-        tokens: Tokens,
-        capture: Capture,
-        snapshot: NewSnapshot | None,
-        uid: str,
-        salt: int,
-    ) -> None:
-        path = list(walk.path)
-        if walk.diverging is not None and self._must_split(walk, len(tokens), snapshot):
-            path[-1] = self._split(walk.diverging, walk.shared - walk.diverging.begin)
-        new = [node for node in path if node.span is None]
-        for node in new:
-            self._index.attach_span(node, capture(node.begin, min(node.end, len(tokens))))
-        edge_tokens = self._config.edge_tokens
-        for begin in range(walk.shared, len(tokens), edge_tokens):
-            end = min(begin + edge_tokens, len(tokens))
-            span = capture(begin, end)
-            parent = path[-1] if path else self._index.root
-            node = self._index.add(parent, tokens[begin:end], self._clock(), salt)
-            self._index.attach_span(node, span)
-            path.append(node)
-            new.append(node)
-        self._mark_used(path, at_snapshot=snapshot is not None)
-        had_snapshot = path[-1].has_snapshot
-        if snapshot is not None:
-            self._index.attach_snapshot(path[-1], snapshot[1]())
-        for node in new:
-            self._journal.note(CacheEventKind.STORED, node, uid)
-        if snapshot is not None and not had_snapshot and (path[-1].children or not new):
-            self._journal.note_usable(path[-1], uid)
-
-    def _must_split(self, walk: Walk, length: int, snapshot: NewSnapshot | None) -> bool:
-        assert walk.diverging is not None
-        return walk.shared < length or snapshot is not None or walk.diverging.span is None
-
-    def _split(self, node: Node, at_tokens: int) -> Node:
-        upper = self._index.split(node, at_tokens)
-        self._journal.note(CacheEventKind.SPLIT, node)
-        return upper
-
-    def _mark_used(self, path: list[Node], *, at_snapshot: bool) -> None:
-        now_s = self._clock()
-        for node in path:
-            node.used_s = now_s
-            self._index.leave(node, span=False, snapshot=False)
-        if at_snapshot:
-            path[-1].snapshot_used_s = now_s
-        if self._tier is not None:
-            self._tier.touch(files_of(path))
-
     def _on_report(self, report: DiskReport) -> None:
         if isinstance(report, Written):
             self._spiller.on_written(report.file, report.nbytes)
         elif isinstance(report, WriteFailed | Lost):
             self._spiller.on_gone(report.file)
         else:
-            self._on_read(report)
-
-    def _on_read(self, read: Read) -> None:
-        try:
-            self._promoter.on_read(read.file, read.tensors)
-        except ValueError as error:
-            # The checksum is right but the contents are not.
-            logger.warning("File %d of the disk cache is dropped: %s.", read.file, error)
-            self._spiller.on_gone(read.file)
-            self._spiller.delete(read.file)
+            self._promoter.on_read(report.file, report.tensors)

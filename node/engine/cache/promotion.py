@@ -1,5 +1,6 @@
 """Promotes entries: reads them from disk back into memory."""
 
+import logging
 from collections.abc import Callable
 
 from node.engine.cache.index import File, Node, RadixIndex
@@ -7,6 +8,8 @@ from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskTier, EntryKind, Snapshot, Span, Tensors
 from node.engine.cache.spilling import Spiller
 from node.ipc.messages import CacheEventKind
+
+logger = logging.getLogger(__name__)
 
 RebuildSpan = Callable[[Tensors], Span]
 RebuildSnapshot = Callable[[Tensors], Snapshot]
@@ -74,6 +77,16 @@ class Promoter:
         if file is None:
             return
         file.reserved_bytes = 0
+        try:
+            self._attach(file, tensors)
+        except ValueError as error:
+            # The checksum is right but the contents are not.
+            logger.warning("File %d of the disk cache is dropped: %s.", number, error)
+            self._spiller.on_gone(number)
+            self._spiller.delete(number)
+
+    def _attach(self, file: File, tensors: Tensors) -> None:
+        """Raises `ValueError` if the contents are invalid."""
         if file.kind == EntryKind.SPAN:
             self._give_span(file, self._rebuild_span(tensors))
         elif file.owners[0].snapshot is None:

@@ -28,7 +28,7 @@ class _Entry:
     pinned: bool
 
 
-class PrefixCache:
+class ScriptedPrefixCache:
     """Recent prompts. The least recently used are evicted first, pinned ones never."""
 
     def __init__(self, settings: ScriptedCache) -> None:
@@ -37,14 +37,14 @@ class PrefixCache:
         self._prompts: dict[_Key, _Entry] = {}
         self._last_number = 0
         self._events: list[CacheEvent] = []
-        self.held_tokens = 0
+        self.stored_tokens = 0
 
     def __len__(self) -> int:
         return len(self._prompts)
 
     @property
     def pinned_tokens(self) -> int:
-        """Tokens within `held_tokens` that are never evicted."""
+        """Tokens within `stored_tokens` that are never evicted."""
         return sum(len(tokens) for (_, tokens), entry in self._prompts.items() if entry.pinned)
 
     def cached_tokens(self, tokens: tuple[int, ...], salt: str) -> int:
@@ -70,8 +70,8 @@ class PrefixCache:
             return False
         self._last_number += 1
         self._prompts[key] = _Entry(self._last_number, request.warm)
-        self.held_tokens += len(tokens)
-        self._tell(CacheEventKind.STORED, self._last_number, tokens, request.uid)
+        self.stored_tokens += len(tokens)
+        self._note(CacheEventKind.STORED, self._last_number, tokens, request.uid)
         self._evict()
         return True
 
@@ -93,19 +93,19 @@ class PrefixCache:
     def _evict(self) -> None:
         loose = [key for key, entry in self._prompts.items() if not entry.pinned]
         for key in loose:
-            if self.held_tokens <= self._capacity_tokens:
+            if self.stored_tokens <= self._capacity_tokens:
                 return
             self._drop(key)
 
     def _drop(self, key: _Key) -> None:
         entry, tokens = self._prompts.pop(key), key[1]
-        self.held_tokens -= len(tokens)
-        self._tell(CacheEventKind.EVICTED, entry.number, tokens)
+        self.stored_tokens -= len(tokens)
+        self._note(CacheEventKind.EVICTED, entry.number, tokens)
 
     def _touch(self, key: _Key) -> None:
         self._prompts[key] = self._prompts.pop(key)
 
-    def _tell(
+    def _note(
         self, kind: CacheEventKind, number: int, prompt: tuple[int, ...], uid: str = ""
     ) -> None:
         end_tokens = len(prompt)

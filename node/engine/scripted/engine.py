@@ -5,27 +5,23 @@ Its faults imitate those of real engines: stall, wedge, crash, failures of a ste
 unload.
 """
 
-import os
-import signal
-import threading
 import time
-import zlib
-from array import array
 from collections import deque
 from collections.abc import Callable
 
 from node.engine.base import LoadError
-from node.engine.decoding.choices import Tally, choice_of
+from node.engine.decoding.choices import Tally
 from node.engine.scheduling.refusals import (
     refused_choices,
     refused_length,
     refused_while_short,
     unknown_format,
 )
-from node.engine.scripted.cache import PrefixCache
-from node.engine.scripted.row import ScriptedRow, pieces_of
+from node.engine.scripted.faults import ScriptedFaults, die
+from node.engine.scripted.memory import ScriptedMemory
+from node.engine.scripted.row import ScriptedRow
+from node.engine.scripted.rows import RowMaker
 from node.engine.scripted.script import Script, parse_script
-from node.engine.stored_cap import StoredCap, StoredKv
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import (
     Accepted,
@@ -39,25 +35,12 @@ from node.ipc.messages import (
     Progress,
     Refused,
 )
-from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
 NOT_FORCED = "The scripted engine says what its script tells it, and nothing else can be forced."
 NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
-
-
-class StepFailure(Exception):
-    """The script contains a step that fails."""
-
-
-class CommandFailure(Exception):
-    """The script contains a command that fails."""
-
-
-class UnloadFailure(Exception):
-    """The script contains an unload that fails."""
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine":
@@ -87,10 +70,6 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine
     return ScriptedEngine(info, script, kv_bytes_per_token=kv_bytes, lease=spec.lease)
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class ScriptedEngine:
     """Rows that wait for a place, then get one token whenever one is due."""
 
@@ -102,39 +81,30 @@ class ScriptedEngine:
         kv_bytes_per_token: int = 0,
         lease: MemoryLease | None = None,
         clock: Callable[[], float] = time.monotonic,
-        die: Callable[[], None] = _die,
+        die: Callable[[], None] = die,
     ) -> None:
         self.info = info
         self._script = script
         self._clock = clock
-        self._die = die
-        self._submitted = 0
+        self._faults = ScriptedFaults(script, die)
+        self._maker = RowMaker(script, info.context_tokens, clock)
+        self._memory = ScriptedMemory(script.cache, kv_bytes_per_token, lease, clock())
         self._waiting: deque[ScriptedRow] = deque()
         self._running: list[ScriptedRow] = []
-        self._prefixes = PrefixCache(script.cache)
-        self._kv_bytes = kv_bytes_per_token
-        self._lease = lease
-        self._pressure = Pressure.NONE
-        self._cap = StoredCap()
-        self._cap_bytes: int | None = None
         self._progress: list[Progress] = []
         self._prefill_tokens = 0
         self._cached_tokens = 0
-        self._on_long_step: Callable[[float], None] | None = None
-        self._limit_cache()
 
     def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
-        self._on_long_step = on_long_step
+        self._faults.on_long_step = on_long_step
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
-        self._fail("submit")
+        self._faults.at_command("submit")
         if (refused := self._refusal(request)) is not None:
             return refused
-        cached_tokens = self._prefixes.cached_tokens(request.tokens, request.salt)
+        cached_tokens = self._memory.cached_tokens(request)
         tally = Tally(request.choices, cached_tokens)
-        row, *others = (self._row(request, choice, tally) for choice in range(request.choices))
-        row.others = others
-        self._waiting.append(row)
+        self._waiting.append(self._maker.row(request, tally))
         return Accepted(request.uid, len(request.tokens), cached_tokens)
 
     def _refusal(self, request: GenerateRequest) -> Refused | None:
@@ -146,35 +116,15 @@ class ScriptedEngine:
             return Refused(request.uid, NOT_FORCED, output.must_call_param)
         if request.constraint is not None:
             return Refused(request.uid, NOT_FORCED, request.constraint.param)
-        if self._pressure is Pressure.HARD and self._lease is not None:
-            refused = refused_while_short(request, self._live_bytes, self._lease)
+        memory = self._memory
+        if memory.pressure is Pressure.HARD and memory.lease is not None:
+            refused = refused_while_short(request, memory.live_bytes, memory.lease)
             if refused is not None:
                 return refused
         return refused_choices(request, self.info) or unknown_format(request)
 
-    def _live_bytes(self, tokens: int) -> int:
-        return tokens * self._kv_bytes
-
-    def _row(self, request: GenerateRequest, choice: int, tally: Tally) -> ScriptedRow:
-        pieces = self._pieces()
-        room_tokens = self.info.context_tokens - len(request.tokens)
-        prompt_hash = zlib.crc32(array("q", request.tokens).tobytes())
-        if choice:
-            prompt_hash = zlib.crc32(choice.to_bytes(8, "little"), prompt_hash)
-        return ScriptedRow(
-            request=request,
-            pieces=pieces,
-            limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
-            natural_tokens=self._natural_tokens(request, room_tokens, len(pieces)),
-            arrived_s=self._clock(),
-            machine=TextMachine(request.output, request.stops, uid=choice_of(request, choice).uid),
-            prompt_hash=prompt_hash,
-            tally=tally,
-            choice=choice,
-        )
-
     def cancel(self, uid: str) -> list[Delta]:
-        self._fail("cancel")
+        self._faults.at_command("cancel")
         ended = [row for row in (*self._waiting, *self._running) if row.request.uid == uid]
         for row in ended:
             (self._waiting if row in self._waiting else self._running).remove(row)
@@ -187,21 +137,20 @@ class ScriptedEngine:
     def wait_s(self) -> float | None:
         now_s = self._clock()
         self._admit(now_s)
-        self._stay_if_endless()
+        self._faults.at_wait(has_rows=bool(self._running))
         due = [row.due_s for row in self._running if not row.stalled]
-        due += [] if (cap_s := self._cap.due_s()) is None else [cap_s]
-        due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
+        due += [] if (cap_s := self._memory.due_s()) is None else [cap_s]
+        due += [row.reported_s + self._script.progress_interval_s for row in self._prefilling()]
         if self._waiting and self._has_place(self._waiting[0]):
             due.append(self._waiting[0].arrived_s + self._script.accept_delay_s)
         return max(min(due) - now_s, 0.0) if due else None
 
     def step(self) -> list[Delta]:
         now_s = self._clock()
-        if not self._cap.is_unlimited:
-            self._limit_cache()
+        self._memory.refresh(now_s)
         self._admit(now_s)
         due = [row for row in self._running if not row.stalled and row.due_s <= now_s]
-        self._raise_faults(due)
+        self._faults.at_step(row.token_count for row in due)
         self._note_progress(now_s)
         deltas = [self._advance(row, now_s) for row in due]
         ended = [row for row, delta in zip(due, deltas, strict=True) if delta.finish is not None]
@@ -210,31 +159,28 @@ class ScriptedEngine:
         return deltas
 
     def reset(self, reason: str) -> list[Delta]:
-        if self._script.reset_failure:
-            raise StepFailure("The script asked for a reset that fails.")
+        self._faults.at_reset()
         lost = [each for row in (*self._running, *self._waiting) for each in row.choices]
         self._running.clear()
         self._waiting.clear()
         return [row.last(self._clock(), FinishReason.ERROR, error=reason) for row in lost]
 
     def set_lease(self, lease: MemoryLease) -> None:
-        self._fail("set_lease")
-        self._lease = lease
-        self._limit_cache()
+        self._faults.at_command("set_lease")
+        self._memory.set_lease(lease, self._clock())
 
     def set_pressure(self, level: Pressure) -> None:
-        self._pressure = level
-        self._limit_cache()
+        self._memory.set_pressure(level, self._clock())
 
     def clear_cache(self) -> None:
-        self._fail("clear_cache")
-        self._prefixes.clear()
+        self._faults.at_command("clear_cache")
+        self._memory.clear()
 
     def stats(self) -> EngineStats:
         decoding = [row for row in self._running if row.tally.first_token_s is not None]
         live_tokens = sum(len(row.request.tokens) + row.token_count for row in self._running)
-        live_bytes = live_tokens * self._kv_bytes
-        stored_bytes = self._prefixes.held_tokens * self._kv_bytes
+        memory = self._memory
+        live_bytes, stored_bytes = memory.live_bytes(live_tokens), memory.stored_bytes
         return EngineStats(
             weight_bytes=self.info.weight_bytes,
             live_kv_bytes=live_bytes,
@@ -243,15 +189,15 @@ class ScriptedEngine:
             disk_kv_bytes=0,
             active_bytes=self.info.weight_bytes + live_bytes + stored_bytes,
             free_bytes=0,
-            entries=len(self._prefixes),
+            entries=memory.entries,
             waiting_rows=sum(len(row.choices) for row in self._waiting),
             prefilling_rows=len(self._running) - len(decoding),
             decoding_rows=len(decoding),
             prefill_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
-            lease=self._lease,
-            pinned_kv_bytes=self._prefixes.pinned_tokens * self._kv_bytes,
-            stored_cap_bytes=self._cap_bytes,
+            lease=memory.lease,
+            pinned_kv_bytes=memory.pinned_bytes,
+            stored_cap_bytes=memory.cap_bytes,
         )
 
     def take_progress(self) -> tuple[Progress, ...]:
@@ -259,32 +205,14 @@ class ScriptedEngine:
         return progress
 
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
-        return self._prefixes.take_events()
+        return self._memory.take_events()
 
     def close(self) -> tuple[CacheEvent, ...]:
         self._running.clear()
         self._waiting.clear()
         time.sleep(self._script.unload_delay_s)
-        if self._script.unload_failure is not None:
-            raise UnloadFailure(self._script.unload_failure)
+        self._faults.at_unload()
         return self.take_cache_events()
-
-    def _fail(self, command: str) -> None:
-        if self._script.failing_command == command:
-            raise CommandFailure(self._script.step_failure_text)
-
-    def _limit_cache(self) -> None:
-        # If the script sets no size of a token, the cap counts tokens.
-        each_bytes = self._kv_bytes or 1
-        most_bytes = self._script.cache.capacity_tokens * each_bytes
-        if self._lease is not None and self._kv_bytes:
-            most_bytes = min(most_bytes, self._lease.stored_kv_bytes)
-        prefixes = self._prefixes
-        stored = StoredKv(
-            prefixes.held_tokens * each_bytes, prefixes.pinned_tokens * each_bytes, most_bytes
-        )
-        self._cap_bytes = self._cap.update(self._pressure, stored, self._clock())
-        prefixes.limit((most_bytes if self._cap_bytes is None else self._cap_bytes) // each_bytes)
 
     def _prefilling(self) -> list[ScriptedRow]:
         """Returns the rows whose progress is reported."""
@@ -298,26 +226,8 @@ class ScriptedEngine:
 
     def _note_progress(self, now_s: float) -> None:
         for row in self._prefilling():
-            if now_s >= row.told_s + self._script.progress_interval_s:
+            if now_s >= row.reported_s + self._script.progress_interval_s:
                 self._progress.append(row.progress(now_s))
-
-    def _pieces(self) -> tuple[str, ...]:
-        """Returns the next choice's scripted tokens; empty means words that depend on the
-        prompt."""
-        script = self._script
-        number, self._submitted = self._submitted, self._submitted + 1
-        if script.outputs:
-            return tuple(pieces_of(script.outputs[number % len(script.outputs)]))
-        words = [] if script.text is None else script.text.split()
-        return tuple(word if at == 0 else f" {word}" for at, word in enumerate(words))
-
-    def _natural_tokens(self, request: GenerateRequest, room_tokens: int, count: int) -> int:
-        if self._script.tokens is not None and request.max_tokens is None:
-            return self._script.tokens
-        if count:
-            return count
-        # Without a text to end, only the request's own limit ends it.
-        return 32 if request.max_tokens is None else room_tokens + 1
 
     def _has_place(self, row: ScriptedRow) -> bool:
         return len(self._running) + len(row.choices) <= self.info.max_rows
@@ -332,29 +242,15 @@ class ScriptedEngine:
             tally = row.tally
             tally.prefill_began_s = now_s
             # May differ from the number at acceptance: rows before it have stored their prompts.
-            tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens, row.request.salt)
+            tally.cached_tokens = self._memory.cached_tokens(row.request)
             fresh_tokens = len(row.request.tokens) - tally.cached_tokens
             for each in row.choices:
                 each.prefill_s = fresh_tokens * script.prefill_s_per_token
-                each.told_s = now_s
+                each.reported_s = now_s
                 each.due_s = now_s + each.prefill_s + script.first_token_delay_s
                 each.stalled = script.wedge or script.stall_after_tokens == 0
                 self._running.append(each)
             row.others = []
-
-    def _stay_if_endless(self) -> None:
-        expected_s = self._script.endless_step_s
-        if expected_s is not None and self._running:
-            if self._on_long_step is not None:
-                self._on_long_step(expected_s)
-            threading.Event().wait()
-
-    def _raise_faults(self, due: list[ScriptedRow]) -> None:
-        counts = {row.token_count for row in due}
-        if self._script.crash_after_tokens in counts:
-            self._die()
-        if self._script.step_failure_after_tokens in counts:
-            raise StepFailure(self._script.step_failure_text)
 
     def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
         if row.tally.first_token_s is None:
@@ -367,7 +263,7 @@ class ScriptedEngine:
         parts = row.read()
         row.due_s += self._script.token_interval_s
         row.stalled = row.token_count == self._script.stall_after_tokens
-        if row.machine.ended or row.has_said_all:
+        if row.machine.ended or row.is_complete:
             return row.last(self._clock(), FinishReason.STOP, parts)
         if row.token_count >= row.limit_tokens:
             return row.last(self._clock(), FinishReason.LENGTH, parts)
@@ -379,7 +275,4 @@ class ScriptedEngine:
         cached_tokens = row.tally.cached_tokens
         self._prefill_tokens += len(request.tokens) - cached_tokens
         self._cached_tokens += cached_tokens
-        self._cap.note_session(request.uid, len(request.tokens) * (self._kv_bytes or 1))
-        if not self._cap.is_unlimited:
-            self._limit_cache()
-        return self._prefixes.store(request)
+        return self._memory.store(request, self._clock())

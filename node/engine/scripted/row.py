@@ -44,11 +44,11 @@ class ScriptedRow:
     """Tokens of the output, repeated from the first after the last."""
     prefill_s: float = 0.0
     """Duration of its prefill."""
-    told_s: float = 0.0
+    reported_s: float = 0.0
     """Time of the last progress report."""
     due_s: float = 0.0
     token_count: int = 0
-    said_tokens: int = 0
+    script_tokens: int = 0
     """Scripted tokens generated so far."""
     reasoning_tokens: int = 0
     stalled: bool = False
@@ -62,8 +62,8 @@ class ScriptedRow:
         return [self, *self.others]
 
     @property
-    def has_said_all(self) -> bool:
-        return self.said_tokens >= self.natural_tokens and not self._forced
+    def is_complete(self) -> bool:
+        return self.script_tokens >= self.natural_tokens and not self._forced
 
     def read(self) -> list[Part]:
         """Generates one token; returns the parts that it completes."""
@@ -71,7 +71,7 @@ class ScriptedRow:
         if reasons and not self._forced and self._overflow_tokens >= 0:
             self.machine.end_block()
             self._forced = pieces_of(self._closing())
-        text = self._forced.pop(0) if self._forced else self._said()
+        text = self._forced.pop(0) if self._forced else self._next_text()
         if self.request.logprobs is not None and not reasons:
             self._waiting.add(_certain(text, self.request.logprobs))
         parts = self._waiting.attach(self.machine.feed(text))
@@ -90,10 +90,10 @@ class ScriptedRow:
         output = self.request.output
         return "" if output is None else layout_of(output).closing
 
-    def _said(self) -> str:
+    def _next_text(self) -> str:
         """Returns the script's next token: the next piece, or a word that depends on the prompt."""
-        index = self.said_tokens
-        self.said_tokens += 1
+        index = self.script_tokens
+        self.script_tokens += 1
         if not self.pieces:
             word = _WORDS[zlib.crc32(index.to_bytes(8, "little"), self.prompt_hash) % len(_WORDS)]
             return word if index == 0 else f" {word}"
@@ -103,7 +103,7 @@ class ScriptedRow:
 
     def progress(self, now_s: float) -> Progress:
         """Returns the progress of the prefill, and records the time of the report."""
-        self.told_s = now_s
+        self.reported_s = now_s
         total_tokens = len(self.request.tokens)
         began_s = self.tally.prefill_began_s
         spent_s = 0.0 if began_s is None else now_s - began_s

@@ -6,7 +6,8 @@ import pytest
 from node.app import scripted_entries
 from node.engine.base import Engine, LoadError
 from node.engine.scripted.cache import ScriptedCache
-from node.engine.scripted.engine import ScriptedEngine, StepFailure, UnloadFailure, load
+from node.engine.scripted.engine import ScriptedEngine, load
+from node.engine.scripted.faults import StepFailure, UnloadFailure
 from node.engine.scripted.script import (
     Script,
     ScriptedModel,
