@@ -101,7 +101,7 @@ class PrefixFeed(CacheWatch):
             if published.saver is not None:
                 published.saver.on_events()
 
-    def on_gone(self, model: str) -> None:
+    def on_ended(self, model: str) -> None:
         if (published := self._models.pop(model, None)) is not None:
             _stop(published)
             self._hub.publish(PrefixGone(model, published.epoch))

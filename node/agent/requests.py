@@ -251,7 +251,7 @@ class Requests:
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
         try:
-            await row.answered()
+            await row.until_accepted()
         except asyncio.CancelledError:
             handle.link.cancel(row.uid)
             raise

@@ -245,7 +245,7 @@ class Warming:
         generate = msgspec.structs.replace(generate, warm=True, max_tokens=1)
         row = handle.link.submit(generate, lambda row, last: None)
         try:
-            await row.answered()
+            await row.until_accepted()
             last_report: Progress | None = None
             deltas: Sequence[Delta] = ()
             while not deltas or deltas[-1].finish is None:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from node.commands import mac_settings, trials
 from node.commands.own_process import own_process
-from node.engine.probe.line import Line, not_here
+from node.engine.probe.line import Line, not_measured
 from node.errors import StartError
 from node.hardware import python_command, read_machine, run_command, this_kernel
 from node.settings import Settings
@@ -84,7 +84,7 @@ def _with_model(options: FullCheckOptions) -> Iterator[Line]:
     sections = ("memory", "answers", "speeds")
     if not (options.model / "config.json").exists():
         why = f"there is no model {MODEL}; `make mac-check` fetches it"
-        yield from (not_here(section, "all of it", "reported", why) for section in sections)
+        yield from (not_measured(section, "all of it", "reported", why) for section in sections)
         return
     for section in sections:
         yield from probed(section, str(options.model))

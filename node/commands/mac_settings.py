@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from node.commands.backups import is_excluded, unsaved_folders
 from node.darwin import Kernel
-from node.engine.probe.line import Line, not_here
+from node.engine.probe.line import Line, not_measured
 from node.hardware import Runner
 from node.settings import Settings
 from serving.units import GIB
@@ -29,8 +29,8 @@ def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
     ok = sys.version_info[:2] >= _LEAST_PYTHON
     yield Line(SYSTEM, "Python", "3.11 or newer", found, ok)
     if kernel is None:
-        yield not_here(SYSTEM, "Apple silicon, not translated", "arm64", "this is no Mac")
-        yield not_here(SYSTEM, "macOS", "reported", "this is no Mac")
+        yield not_measured(SYSTEM, "Apple silicon, not translated", "arm64", "this is no Mac")
+        yield not_measured(SYSTEM, "macOS", "reported", "this is no Mac")
         return
     translated = bool(kernel.number("sysctl.proc_translated"))
     found = f"{kernel.architecture}{', translated by Rosetta' if translated else ''}"
@@ -86,7 +86,7 @@ def settings_of_macos(settings: Settings, run: Runner, *, mac: bool) -> Iterator
         "local network": "the gateway can be dialled",
     }
     if not mac:
-        yield from (not_here(SETTINGS, *line, "this is no Mac") for line in lines.items())
+        yield from (not_measured(SETTINGS, *line, "this is no Mac") for line in lines.items())
         return
     yield _sleep(run)
     yield _assertion(run)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from node.engine.model.device import leave_thread, wire
+from node.engine.model.device import release_thread, wire
 from node.engine.model.load import load_folder
 from node.engine.scheduling.disk_cache import begin_identity
 from node.engine.scheduling.engine import TextEngine
@@ -23,5 +23,5 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:
             engine.warm_up()
         return engine
     except BaseException:
-        leave_thread()
+        release_thread()
         raise

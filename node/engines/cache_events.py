@@ -14,7 +14,7 @@ class CacheWatch:
     def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:
         """Called with the events in their order."""
 
-    def on_gone(self, model: str) -> None:
+    def on_ended(self, model: str) -> None:
         """Called when the engine has ended, even if it was never loaded."""
 
 

@@ -85,7 +85,7 @@ class EngineLink:
         self._on_cache_events = on_cache_events
         self._on_stats = on_stats
         self._on_died = on_died
-        self._asked: dict[int, asyncio.Future[EngineStats]] = {}
+        self._pending: dict[int, asyncio.Future[EngineStats]] = {}
         """Pending `SetLease` and `ClearCache` commands by number."""
         self._numbers = itertools.count(1)
         self._rows: dict[str, RowStream] = {}
@@ -165,7 +165,7 @@ class EngineLink:
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
         """Returns the engine's state once it keeps within the lease. Raises `EngineDied`."""
         number = next(self._numbers)
-        return await self._ask(number, SetLease(lease, number))
+        return await self._request(number, SetLease(lease, number))
 
     async def clear_cache(self) -> EngineStats:
         """Returns the engine's state once it has dropped all stored KV. Raises `EngineDied` or
@@ -173,7 +173,7 @@ class EngineLink:
         number = next(self._numbers)
         try:
             async with asyncio.timeout(CLEAR_S):
-                return await self._ask(number, ClearCache(number))
+                return await self._request(number, ClearCache(number))
         except TimeoutError:
             raise EngineSilent(
                 f"The engine did not forget its stored KV within {CLEAR_S:.0f} s."
@@ -226,7 +226,7 @@ class EngineLink:
             self._long_step.begin(report.expected_s)
         else:
             self._long_step.end()
-            self._take_stats(report)
+            self._on_stats_report(report)
 
     def on_frame(self, frame: Frame) -> None:
         self._long_step.end()
@@ -253,7 +253,7 @@ class EngineLink:
             return
         self.alive = False
         self._fail_load("The engine process ended while it loaded the model.")
-        for answer in self._asked.values():
+        for answer in self._pending.values():
             if not answer.done():
                 answer.set_exception(self._death())
         rows, self._rows = self._rows, {}
@@ -265,23 +265,23 @@ class EngineLink:
     def _death(self) -> EngineDied:
         return EngineDied(None if self.broken is None else self.broken.reason)
 
-    async def _ask(self, number: int, command: SetLease | ClearCache) -> EngineStats:
+    async def _request(self, number: int, command: SetLease | ClearCache) -> EngineStats:
         if not self.alive:
             raise EngineDied
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        self._pending[number] = answer
         self._send(command)
         try:
             return await answer
         finally:
-            del self._asked[number]
+            del self._pending[number]
 
-    def _take_stats(self, stats: EngineStats) -> None:
+    def _on_stats_report(self, stats: EngineStats) -> None:
         self.stats = stats
         # Before the results: a waiter may rely on the new stats.
         self._on_stats(stats)
         for number in stats.answered:
-            if (answer := self._asked.get(number)) is not None and not answer.done():
+            if (answer := self._pending.get(number)) is not None and not answer.done():
                 answer.set_result(stats)
 
     def _on_load_report(self, report: Report) -> None:

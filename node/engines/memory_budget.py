@@ -164,7 +164,7 @@ class Leases:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._tenants: dict[str, Tenant] = {}
-        self._told: dict[str, MemoryLease] = {}
+        self._sent: dict[str, MemoryLease] = {}
         """Last lease sent to each engine; the larger of old and new one while the engine has not
         confirmed."""
         self._unsure: set[str] = set()
@@ -178,16 +178,16 @@ class Leases:
         """Number of engines that serve."""
         return len(self._tenants)
 
-    def join(self, key: str, tenant: Tenant, lease: MemoryLease) -> None:
+    def add(self, key: str, tenant: Tenant, lease: MemoryLease) -> None:
         """Adds an engine that has started with `lease`."""
         self._tenants[key] = tenant
-        self._told[key] = lease
+        self._sent[key] = lease
         self._unsure.discard(key)
 
-    def leave(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """Removes the engine, if there was one."""
         self._tenants.pop(key, None)
-        self._told.pop(key, None)
+        self._sent.pop(key, None)
         self._unsure.discard(key)
 
     async def make_room(self) -> None:
@@ -213,8 +213,8 @@ class Leases:
             # leased here is free; if a grant intervenes, its `make_room` reclaims it.
             granted = {key: self._budget.lease(key) for key in self._tenants}
             getting = self._affordable(granted)
-            self._told |= {key: granted[key] for key in getting}
-            late += await self._tell(getting, granted)
+            self._sent |= {key: granted[key] for key in getting}
+            late += await self._send(getting, granted)
         if late:
             raise LoadFailure(
                 f"{' and '.join(late)} did not come to a new memory lease within "
@@ -249,11 +249,11 @@ class Leases:
     def _affordable(self, granted: dict[str, MemoryLease]) -> list[str]:
         """Returns the engines with a new lease that is no smaller. A larger one counts only if
         there is room for it beside the memory that others have not given back."""
-        stored_bytes = sum(lease.stored_kv_bytes for lease in self._told.values())
+        stored_bytes = sum(lease.stored_kv_bytes for lease in self._sent.values())
         free_bytes = max(self._budget.total_bytes - self._budget.fixed_bytes - stored_bytes, 0)
         getting = []
         for key, lease in granted.items():
-            told = self._told[key]
+            told = self._sent[key]
             more_bytes = lease.stored_kv_bytes - told.stored_kv_bytes
             is_news = lease != told or key in self._unsure
             if is_news and 0 <= more_bytes <= free_bytes:
@@ -267,16 +267,16 @@ class Leases:
         giving = [
             key
             for key, lease in granted.items()
-            if self._told[key].stored_kv_bytes > lease.stored_kv_bytes
+            if self._sent[key].stored_kv_bytes > lease.stored_kv_bytes
         ]
-        return await self._tell(giving, granted)
+        return await self._send(giving, granted)
 
-    async def _tell(self, keys: Collection[str], granted: dict[str, MemoryLease]) -> list[str]:
+    async def _send(self, keys: Collection[str], granted: dict[str, MemoryLease]) -> list[str]:
         """Sends the leases and waits; returns the keys of engines that did not confirm in time."""
-        answers = await asyncio.gather(*(self._tell_one(key, granted[key]) for key in keys))
+        answers = await asyncio.gather(*(self._send_one(key, granted[key]) for key in keys))
         return [key for key, answered in zip(keys, answers, strict=True) if not answered]
 
-    async def _tell_one(self, key: str, lease: MemoryLease) -> bool:
+    async def _send_one(self, key: str, lease: MemoryLease) -> bool:
         tenant = self._tenants.get(key)
         if tenant is None:
             return True
@@ -289,7 +289,7 @@ class Leases:
         except EngineDied:
             pass  # it uses no memory
         if self._tenants.get(key) is tenant:
-            self._told[key] = lease
+            self._sent[key] = lease
             self._unsure.discard(key)
         return True
 

@@ -7,7 +7,7 @@ SOFT_PERCENT = 6
 """Percentage of available memory below which engines store nothing new and evict."""
 HARD_PERCENT = 3
 """Percentage of available memory below which new requests are rejected."""
-LEAVING_FACTOR = 1.5
+EXIT_FACTOR = 1.5
 """Factor on the thresholds at which a level ends, so that it ends later than it began."""
 CALM_READINGS = 5
 """Number of better readings in a row before the level falls."""
@@ -26,7 +26,7 @@ class PressureGauge:
     def feed(self, reading: MemoryReading) -> Pressure:
         """Returns the level after the reading; a reading without values changes nothing."""
         entered = self._level_of(reading, 1.0)
-        staying = self._level_of(reading, LEAVING_FACTOR)
+        staying = self._level_of(reading, EXIT_FACTOR)
         if entered is None or staying is None:
             return self.level
         self._better = self._better + 1 if staying < self.level else 0

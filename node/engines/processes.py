@@ -232,7 +232,7 @@ class EngineProcesses:
         logger.info("Loaded %s in %.1f s.", name, load_s)
         self._hooks.on_change()
         self._budget.correct(name, handle.info.weight_bytes)
-        self._leases.join(name, handle.link, plan.fixed)
+        self._leases.add(name, handle.link, plan.fixed)
         if self.pressure is not Pressure.NONE:
             handle.link.set_pressure(self.pressure)
         self._settle()
@@ -242,9 +242,9 @@ class EngineProcesses:
             logger.info("%s: %s", name, choice.line)
 
     def _release(self, name: str) -> None:
-        self._hooks.watch.on_gone(name)
+        self._hooks.watch.on_ended(name)
         self._budget.release(name)
-        self._leases.leave(name)
+        self._leases.remove(name)
         self._settle()
 
     def _settle(self) -> None:

@@ -35,11 +35,11 @@ class RowStream:
         self.failure: NodeError | None = None
         self._on_end = on_end
         self._deltas: list[Delta] = []
-        self._told: dict[int, int] = {}
+        self._choice_tokens: dict[int, int] = {}
         """Output tokens of each choice so far."""
         self._waiter: asyncio.Future[None] | None = None
 
-    async def answered(self) -> Accepted:
+    async def until_accepted(self) -> Accepted:
         """Waits until the engine has accepted the request. Raises `RowRefused`, `EngineDied`, or
         the error that the row was abandoned with."""
         while self.accepted is None and self.failure is None:
@@ -65,8 +65,8 @@ class RowStream:
 
     def on_delta(self, delta: Delta) -> None:
         self._deltas.append(delta)
-        self.token_count += delta.token_count - self._told.get(delta.choice, 0)
-        self._told[delta.choice] = delta.token_count
+        self.token_count += delta.token_count - self._choice_tokens.get(delta.choice, 0)
+        self._choice_tokens[delta.choice] = delta.token_count
         if delta.parts and self.first_content_s is None:
             self.first_content_s = time.monotonic()
             self.progress = None

@@ -92,7 +92,7 @@ class ToolSchema(msgspec.Struct, frozen=True):
     """JSON schema of the arguments, an object; empty if the client sent none."""
     strict: bool = False
     """True constrains the arguments to the schema even if no call is forced."""
-    is_wished: bool = False
+    strict_if_possible: bool = False
     """True applies `strict` if the schema can be enforced, and ignores it otherwise."""
     param: str = "tools"
     """Field of the body that contains the schema, for errors."""

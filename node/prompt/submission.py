@@ -73,7 +73,7 @@ def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
             tool.name,
             dict(tool.constrained_parameters),
             strict=tool.function.get("strict") is True,
-            is_wished=tool.pattern is not None,
+            strict_if_possible=tool.pattern is not None,
             param=tool.param,
         )
         for tool in request.callable

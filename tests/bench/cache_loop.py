@@ -24,11 +24,12 @@ load_fast_blas()
 
 import mlx.core as mx  # noqa: E402  the BLAS comes first
 
+from node.engine.cache.config import CacheConfig  # noqa: E402
 from node.engine.cache.disk.limits import Limits  # noqa: E402
 from node.engine.cache.disk.shared import Seams  # noqa: E402
 from node.engine.cache.disk.tier import SsdTier, open_tier  # noqa: E402
-from node.engine.cache.parts import EntryKind, Read, Tensors  # noqa: E402
-from node.engine.cache.prefix_cache import CacheConfig, PrefixCache  # noqa: E402
+from node.engine.cache.parts import EntryKind, FileRead, Tensors  # noqa: E402
+from node.engine.cache.prefix_cache import PrefixCache  # noqa: E402
 from node.engine.kv.cache_layout import CacheLayout  # noqa: E402
 from node.engine.kv.cache_tree import Caches, flatten  # noqa: E402
 from node.engine.kv.codec import PlainCodec  # noqa: E402
@@ -175,7 +176,7 @@ def read_back(layout: CacheLayout, tier: SsdTier, numbers: list[int]) -> None:
     while len(spans) < len(numbers):
         reports = tier.poll()
         for report in reports:
-            if not isinstance(report, Read):
+            if not isinstance(report, FileRead):
                 raise SystemExit(f"The disk tier reports {report}.")
             spans.append(layout.rebuild_span(report.tensors))
         if not reports:

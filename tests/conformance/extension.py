@@ -20,8 +20,9 @@ from unittest import mock
 import numpy as np
 from tokenizers import Tokenizer
 
+from node.engine.cache.config import CacheConfig
 from node.engine.cache.parts import Tensors
-from node.engine.cache.prefix_cache import CacheConfig, PrefixCache
+from node.engine.cache.prefix_cache import PrefixCache
 from node.errors import BadRequest
 from node.parsing.selection import select_formats
 from node.prompt.prompt import Prompt

@@ -83,13 +83,13 @@ async def test_a_second_load_shrinks_the_first_and_neither_exceeds_its_lease(
     home: Path, disk_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[EngineStats] = []
-    take_stats = EngineLink._take_stats
+    take_stats = EngineLink._on_stats_report
 
     def spy(link: EngineLink, stats: EngineStats) -> None:
         seen.append(stats)
         take_stats(link, stats)
 
-    monkeypatch.setattr(EngineLink, "_take_stats", spy)
+    monkeypatch.setattr(EngineLink, "_on_stats_report", spy)
     async with supervising(home, disk_bytes) as supervisor:
         first = await touch(supervisor, "a")
         await first.link.set_lease(supervisor.budget.lease("a"))

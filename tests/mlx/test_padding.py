@@ -24,7 +24,7 @@ MOST_NODES = 200
 
 def test_it_is_known_of_each_kind_whether_it_tells_padding_from_tokens(kind: Path) -> None:
     with Driver(kind) as engine:
-        told = engine.call(lambda: engine.engine._layout.tells_padding)
+        told = engine.call(lambda: engine.engine._layout.supports_padding)
         assert told is (kind.name not in PADDING_BLIND)
 
 
@@ -32,7 +32,7 @@ def test_a_model_that_takes_no_padding_at_all_is_told_and_gets_none(
     tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Driver(tiny, change=lambda model: replace(model, network=_Odd(model.network))) as engine:
-        assert not engine.call(lambda: engine.engine._layout.tells_padding)
+        assert not engine.call(lambda: engine.engine._layout.supports_padding)
         assert "takes no padded prompts: not two rows" in caplog.text
 
 

@@ -149,8 +149,8 @@ def test_a_warm_up_that_fails_is_over(
 def test_every_kind_warms_up_and_then_says_what_it_says_cold(kind: Path) -> None:
     with Driver(kind) as engine:
         warm(engine)
-        assert "tells_padding" in vars(engine.engine._layout)
-        assert engine.engine._layout.tells_padding is (kind.name not in PADDING_BLIND)
+        assert "supports_padding" in vars(engine.engine._layout)
+        assert engine.engine._layout.supports_padding is (kind.name not in PADDING_BLIND)
         engine.submit("a", prompt(70, 1), max_tokens=5)
         engine.run()
         engine.assert_greedy("a", prompt(70, 1), 5)

@@ -22,7 +22,7 @@ SPARE_SHARE = 1 / 64
 """Share of the budget that it frees in addition."""
 
 
-class MemoryBudget:
+class CacheBudget:
     """The lease of the cache, and its enforcement."""
 
     def __init__(
@@ -163,6 +163,8 @@ class MemoryBudget:
         if self._tier is None:
             return False
         appraisal = self._appraise()
-        again_s = appraisal.again_s(node) if pick.span else appraisal.snapshot_again_s(node)
+        recompute_s = (
+            appraisal.recompute_s(node) if pick.span else appraisal.snapshot_recompute_s(node)
+        )
         nbytes = node.snapshot_bytes + (node.span_bytes if pick.span else 0)
-        return worth_reading(again_s, nbytes, self._tier.read_bytes_per_s)
+        return worth_reading(recompute_s, nbytes, self._tier.read_bytes_per_s)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from node.engine.cache.budget import MemoryBudget
+from node.engine.cache.budget import CacheBudget
 from node.engine.cache.config import CacheConfig
 from node.engine.cache.index import Node, RadixIndex, Walk
 from node.engine.cache.journal import Journal
@@ -22,7 +22,7 @@ class EntryWriter:
     def __init__(
         self,
         index: RadixIndex,
-        budget: MemoryBudget,
+        budget: CacheBudget,
         journal: Journal,
         recency: Recency,
         config: CacheConfig,
@@ -67,7 +67,7 @@ class EntryWriter:
             walk = self._index.walk(tokens, salt)
         for node in walk.path:
             node.pinned = True
-            self._index.leave(node, span=False, snapshot=False)
+            self._index.set_leaving(node, span=False, snapshot=False)
         return walk.covered
 
     def split(self, node: Node, at_tokens: int) -> Node:

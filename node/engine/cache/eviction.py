@@ -29,17 +29,17 @@ class Appraisal:
         self.gone: set[Node] = set()
         """Nodes whose snapshots count as evicted; an `EvictionPlan` adds to it."""
 
-    def again_s(self, node: Node) -> float:
+    def recompute_s(self, node: Node) -> float:
         """Returns the prefill seconds to restore what the node owns, once the nodes below own
         nothing."""
         if not self._needs_snapshot:
             return self._prefill_s(node.begin, node.end)
         if node.has_snapshot and node not in self.gone:
-            return self.snapshot_again_s(node)
+            return self.snapshot_recompute_s(node)
         # Tokens behind the last snapshot are reusable only on the path to a deeper one.
         return self._prefill_s(node.begin, node.end) if node.children else 0.0
 
-    def snapshot_again_s(self, node: Node) -> float:
+    def snapshot_recompute_s(self, node: Node) -> float:
         """Returns the prefill seconds from the previous snapshot to this one."""
         for above in node.ancestors():
             if above.has_snapshot and above not in self.gone:
@@ -48,12 +48,12 @@ class Appraisal:
 
     def value(self, node: Node, nbytes: int) -> float:
         """Returns the value per byte of a node as a whole."""
-        return value_per_byte(self.again_s(node), self._now_s - node.used_s, nbytes)
+        return value_per_byte(self.recompute_s(node), self._now_s - node.used_s, nbytes)
 
     def snapshot_value(self, node: Node) -> float:
         """Returns the value per byte of the node's snapshot alone."""
         age_s = self._now_s - node.snapshot_used_s
-        return value_per_byte(self.snapshot_again_s(node), age_s, node.snapshot_bytes)
+        return value_per_byte(self.snapshot_recompute_s(node), age_s, node.snapshot_bytes)
 
 
 class EvictionPlan:

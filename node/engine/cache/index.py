@@ -72,7 +72,7 @@ class Node:
     span_leaving: bool = False
     """True if the span is dropped from memory as soon as it is written."""
     snapshot_leaving: bool = False
-    wanted: bool = False
+    awaited: bool = False
     """True while the file is read for this node's span."""
     holds: int = 0
     """Number of holds on this node and on those below it."""
@@ -263,7 +263,7 @@ class RadixIndex:
         )
         upper.salt, node.salt = node.salt, 0
         upper.used_s = node.used_s
-        upper.holds, upper.pinned, upper.wanted = node.holds, node.pinned, node.wanted
+        upper.holds, upper.pinned, upper.awaited = node.holds, node.pinned, node.awaited
         upper.resident_below = node.resident_below + node.resident
         self._split_span(node, upper, at_tokens)
         if node.file is not None:
@@ -318,7 +318,7 @@ class RadixIndex:
         if node.span is not None:
             self.span_bytes -= node.span.nbytes
             node.span = None
-            self.leave(node, span=False, snapshot=node.snapshot_leaving)
+            self.set_leaving(node, span=False, snapshot=node.snapshot_leaving)
             self._ceased_resident(node)
 
     def detach_snapshot(self, node: Node) -> None:
@@ -326,10 +326,10 @@ class RadixIndex:
         if node.snapshot is not None:
             self.snapshot_bytes -= node.snapshot.nbytes
             node.snapshot = None
-            self.leave(node, span=node.span_leaving, snapshot=False)
+            self.set_leaving(node, span=node.span_leaving, snapshot=False)
             self._ceased_resident(node)
 
-    def leave(self, node: Node, *, span: bool, snapshot: bool) -> None:
+    def set_leaving(self, node: Node, *, span: bool, snapshot: bool) -> None:
         """Sets which parts are dropped from memory once they are written."""
         node.span_leaving, node.snapshot_leaving = span, snapshot
         if span or snapshot:
@@ -341,7 +341,7 @@ class RadixIndex:
         """Protects a node and all above it until `release`. They stay in memory."""
         for held in (node, *node.ancestors()):
             held.holds += 1
-            self.leave(held, span=False, snapshot=False)
+            self.set_leaving(held, span=False, snapshot=False)
 
     def release(self, node: Node) -> None:
         """Ends a `hold` of the same node, even if edges were split or removed since."""

@@ -83,7 +83,7 @@ class DiskEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FileWritten:
     """The file is on disk and in the index."""
 
     file: int
@@ -91,14 +91,14 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
+class FileWriteFailed:
     """The file was not written; no trace of it is left."""
 
     file: int
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class FileRead:
     """The arrays of a file, verified by its checksum."""
 
     file: int
@@ -106,14 +106,14 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class FileLost:
     """The file is gone: evicted by a limit, or corrupt and quarantined. Files that continued it are
     reported one by one before it."""
 
     file: int
 
 
-DiskReport = Written | WriteFailed | Read | Lost
+DiskReport = FileWritten | FileWriteFailed | FileRead | FileLost
 
 
 class DiskTier(Protocol):
@@ -136,11 +136,11 @@ class DiskTier(Protocol):
     ) -> int | None:
         """Queues a file and returns its number. Returns None if the tier rejects it: the queue is
         full, the daily write limit is reached, or the file is larger than the tier. `parent` is
-        (parent_file, parent_tokens). The tier reads the tensors' memory until it reports `Written`
-        or `WriteFailed`."""
+        (parent_file, parent_tokens). The tier reads the tensors' memory until it reports
+        `FileWritten` or `FileWriteFailed`."""
 
     def read(self, file: int) -> None:
-        """Queues a read; reported as `Read` or `Lost`."""
+        """Queues a read; reported as `FileRead` or `FileLost`."""
 
     def touch(self, files: Sequence[int]) -> None:
         """Marks the files as used; a file's parents are always among them."""

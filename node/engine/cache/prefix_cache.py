@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from node.engine.cache.budget import MemoryBudget
+from node.engine.cache.budget import CacheBudget
 from node.engine.cache.config import CacheConfig
 from node.engine.cache.entry_writer import Capture, EntryWriter, NewSnapshot
 from node.engine.cache.eviction import Appraisal
@@ -13,12 +13,12 @@ from node.engine.cache.parts import (
     DiskReport,
     DiskTier,
     EntryKind,
-    Lost,
+    FileLost,
+    FileWriteFailed,
+    FileWritten,
     Snapshot,
     Span,
     Tokens,
-    WriteFailed,
-    Written,
 )
 from node.engine.cache.promotion import Promoter
 from node.engine.cache.recency import Recency
@@ -45,9 +45,7 @@ class PrefixCache:
         self._promoter = Promoter(
             self._index, self._spiller, self._journal, config.rebuild_span, config.rebuild_snapshot
         )
-        self._budget = MemoryBudget(
-            self._index, self._spiller, self._promoter, tier, self._appraise
-        )
+        self._budget = CacheBudget(self._index, self._spiller, self._promoter, tier, self._appraise)
         self._recency = Recency(self._index, tier, clock)
         self._writer = EntryWriter(self._index, self._budget, self._journal, self._recency, config)
         self._budget.set(config.budget_bytes, config.snapshot_bytes)
@@ -230,9 +228,9 @@ class PrefixCache:
         return fits
 
     def _on_report(self, report: DiskReport) -> None:
-        if isinstance(report, Written):
+        if isinstance(report, FileWritten):
             self._spiller.on_written(report.file, report.nbytes)
-        elif isinstance(report, WriteFailed | Lost):
+        elif isinstance(report, FileWriteFailed | FileLost):
             self._spiller.on_gone(report.file)
         else:
             self._promoter.on_read(report.file, report.tensors)

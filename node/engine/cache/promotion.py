@@ -64,7 +64,7 @@ class Promoter:
     def start(self, node: Node, files: list[File], tier: DiskTier) -> None:
         """Reads the files that `missing` returned."""
         for each in node.path():
-            each.wanted = each.wanted or each.span is None
+            each.awaited = each.awaited or each.span is None
         for file in files:
             if file.number not in self._spiller.reading:
                 file.reserved_bytes = file.nbytes
@@ -98,8 +98,8 @@ class Promoter:
             raise ValueError(f"file {file.number} holds {span.tokens} of {file.tokens} tokens")
         rest, at_tokens = span, 0
         for node in sorted(file.owners, key=lambda owner: owner.begin):
-            wanted, node.wanted = node.wanted and node.span is None, False
-            if not wanted:
+            is_awaited, node.awaited = node.awaited and node.span is None, False
+            if not is_awaited:
                 continue
             if node.file_begin > at_tokens:
                 _, rest = rest.split(node.file_begin - at_tokens)

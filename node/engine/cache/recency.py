@@ -22,7 +22,7 @@ class Recency:
         now_s = self.clock()
         for node in path:
             node.used_s = now_s
-            self._index.leave(node, span=False, snapshot=False)
+            self._index.set_leaving(node, span=False, snapshot=False)
         if at_snapshot:
             path[-1].snapshot_used_s = now_s
         if self._tier is not None:

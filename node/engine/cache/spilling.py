@@ -58,7 +58,7 @@ class Spiller:
             self._drop_snapshot(node)
             if node.removed:
                 return
-        self._index.leave(
+        self._index.set_leaving(
             node,
             span=node.span is not None and (pick.span or node.span_leaving),
             snapshot=node.snapshot is not None,
@@ -138,7 +138,7 @@ class Spiller:
             for file in (each.snapshot_file, each.file):
                 if file is not None:
                     self._disown(each, file)
-            self._index.leave(each, span=False, snapshot=False)
+            self._index.set_leaving(each, span=False, snapshot=False)
             self._index.detach_snapshot(each)
             self._index.detach_span(each)
             self._journal.note(CacheEventKind.EVICTED, each)
@@ -165,7 +165,7 @@ class Spiller:
         file.owners.remove(node)
         if node.file is file:
             node.file = None
-            node.wanted = False
+            node.awaited = False
         else:
             node.snapshot_file = None
         if not file.owners:
@@ -215,7 +215,7 @@ class Spiller:
             if node.file is not None and node.file is not file:
                 self._disown(node, node.file)
             node.file = None
-            node.wanted = False
+            node.awaited = False
         file.owners.clear()
         for node in nodes:
             self._settle(node, lost_snapshot=node in lost_snapshots)
@@ -229,7 +229,7 @@ class Spiller:
             self.remove(node)
             return
         snapshot_leaving = node.snapshot_leaving
-        self._index.leave(node, span=False, snapshot=False)
+        self._index.set_leaving(node, span=False, snapshot=False)
         if snapshot_leaving:
             self._drop_snapshot(node)
         elif lost_snapshot:

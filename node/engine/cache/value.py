@@ -13,12 +13,12 @@ def recency(age_s: float) -> float:
     return 1.0 / (1.0 + max(age_s, 0.0) / RECENCY_S)
 
 
-def value_per_byte(again_s: float, age_s: float, nbytes: int) -> float:
-    """Returns the value of an entry. `again_s` is the prefill time to compute it again, `age_s` the
-    time since its last use. 0 bytes count as 1."""
-    return again_s * recency(age_s) / max(nbytes, 1)
+def value_per_byte(recompute_s: float, age_s: float, nbytes: int) -> float:
+    """Returns the value of an entry. `recompute_s` is the prefill time to compute it again, `age_s`
+    the time since its last use. 0 bytes count as 1."""
+    return recompute_s * recency(age_s) / max(nbytes, 1)
 
 
-def worth_reading(again_s: float, nbytes: int, read_bytes_per_s: float) -> bool:
+def worth_reading(recompute_s: float, nbytes: int, read_bytes_per_s: float) -> bool:
     """Returns True if a read from disk is faster than prefill."""
-    return nbytes < again_s * read_bytes_per_s
+    return nbytes < recompute_s * read_bytes_per_s

@@ -70,7 +70,7 @@ def compile_answer(
     except NotHeld:
         if _must_call(request) or not _wished(request):
             raise
-        request = _without_wishes(request)
+        request = _without_optional_schemas(request)
         if not is_constrained(request):
             return AnswerGrammars(None, None)
         return _compiled(compiler, request, tokens)
@@ -241,14 +241,14 @@ def _called(request: GenerateRequest) -> tuple[ToolSchema, ...]:
 
 
 def _wished(request: GenerateRequest) -> list[ToolSchema]:
-    return [tool for tool in _called(request) if tool.is_wished]
+    return [tool for tool in _called(request) if tool.strict_if_possible]
 
 
-def _without_wishes(request: GenerateRequest) -> GenerateRequest:
+def _without_optional_schemas(request: GenerateRequest) -> GenerateRequest:
     assert request.output is not None
     tools = [
-        msgspec.structs.replace(tool, is_wished=False, parameters=_ANY_ARGUMENTS)
-        if tool.is_wished
+        msgspec.structs.replace(tool, strict_if_possible=False, parameters=_ANY_ARGUMENTS)
+        if tool.strict_if_possible
         else tool
         for tool in _called(request)
     ]

@@ -107,7 +107,7 @@ class PrefillGroup:
     def _counts(self, chunk_tokens: int) -> list[int]:
         """Returns how many tokens of each prompt the next step prefills."""
         counts = [min(chunk_tokens, row.next_stop() - row.done_tokens) for row in self.rows]
-        if min(counts) < max(counts) and not self._layout.tells_padding:
+        if min(counts) < max(counts) and not self._layout.supports_padding:
             return [min(counts)] * len(counts)
         return counts
 

@@ -249,7 +249,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
-def _say(message: dict[str, object]) -> None:
+def _print_message(message: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -265,19 +265,21 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     options = ImportOptions(given.name or given.dest.name, given.dtype, given.keep_quantized)
     try:
-        import_gguf(given.source, given.dest, options, lambda part: _say({"fraction": part}))
+        import_gguf(
+            given.source, given.dest, options, lambda part: _print_message({"fraction": part})
+        )
     except GgufError as error:
-        _say({"error": str(error)})
+        _print_message({"error": str(error)})
         return 1
     except (OSError, RuntimeError) as error:
         # MLX raises RuntimeError where a file cannot be written.
         with contextlib.suppress(BrokenPipeError):
-            _say({"error": f"The model cannot be written: {error}."})
+            _print_message({"error": f"The model cannot be written: {error}."})
         return 1
     except KeyboardInterrupt:
-        _say({"error": "The import was stopped."})
+        _print_message({"error": "The import was stopped."})
         return 1
-    _say({"done": str(given.dest)})
+    _print_message({"done": str(given.dest)})
     return 0
 
 

@@ -107,7 +107,7 @@ class GgufFile:
             reason = getattr(error, "strerror", None) or "it is empty"
             raise GgufError(f"{path} cannot be read: {reason}.") from None
         try:
-            reader = _Reader(self._map, path.name)
+            reader = _HeaderReader(self._map, path.name)
             self.metadata, self.tensors = reader.read()
         except BaseException:
             self._map.close()
@@ -136,7 +136,7 @@ class GgufFile:
             yield self._map[start : min(start + step_bytes, end)]
 
 
-class _Reader:
+class _HeaderReader:
     def __init__(self, data: mmap.mmap, name: str) -> None:
         self._data = data
         self._size = len(data)

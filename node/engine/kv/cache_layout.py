@@ -27,7 +27,7 @@ from node.engine.kv.layer_cache import (
     check_classes,
     leaf_of,
 )
-from node.engine.kv.padding import tells_padding
+from node.engine.kv.padding import supports_padding
 from node.engine.kv.quantized_kv import check_live_bits, live_caches
 from node.engine.kv.spans import (
     RUN_TOKENS,
@@ -98,10 +98,10 @@ class CacheLayout:
         return bool(self._snapshot_leaves())
 
     @cached_property
-    def tells_padding(self) -> bool:
+    def supports_padding(self) -> bool:
         """True if prompts of different lengths may be prefilled as one batch, the shorter ones
         padded on the right. The first access runs a few tokens through the model."""
-        return tells_padding(self.network)
+        return supports_padding(self.network)
 
     @cached_property
     def span_bytes_per_token(self) -> int:

@@ -23,7 +23,7 @@ _FORWARD_ERRORS = (ValueError, TypeError, AttributeError, RuntimeError, IndexErr
 logger = logging.getLogger(__name__)
 
 
-def tells_padding(network: Any) -> bool:
+def supports_padding(network: Any) -> bool:
     """Returns True if two prompts of different lengths, prefilled as one padded batch, continue as
     each does alone. Takes three forward passes over a few tokens."""
     try:

@@ -17,7 +17,7 @@ _SPARE = 1.25
 step."""
 
 
-def leave_thread() -> None:
+def release_thread() -> None:
     """Ends the thread's use of MLX; without it the process may abort at its exit."""
     mx.clear_cache()
     mx.clear_streams()

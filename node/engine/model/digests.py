@@ -28,7 +28,7 @@ class Stamp(NamedTuple):
     inode: int
 
 
-class _Kept(FolderRecord, frozen=True):
+class _FolderDigests(FolderRecord, frozen=True):
     files: dict[str, tuple[Stamp, str]]
     """By name, for each file that has been hashed."""
 
@@ -57,7 +57,7 @@ class Digests:
             if _stamps(self._folder) != self._stamps:
                 raise HashingStopped
             kept[name] = self._stamps[name], digest
-            write_record(self._file(), _Kept(str(self._folder), kept))
+            write_record(self._file(), _FolderDigests(str(self._folder), kept))
         return {name: digest for name, (_, digest) in kept.items()}
 
     def _is_all(self, kept: dict[str, tuple[Stamp, str]]) -> bool:
@@ -66,7 +66,7 @@ class Digests:
     def _read(self) -> dict[str, tuple[Stamp, str]]:
         """Returns the cached digests of unchanged files."""
         try:
-            kept = msgspec.json.decode(self._file().read_bytes(), type=_Kept)
+            kept = msgspec.json.decode(self._file().read_bytes(), type=_FolderDigests)
         except (OSError, msgspec.MsgspecError):
             return {}
         if kept.folder != str(self._folder):

@@ -108,12 +108,12 @@ class _TextOnly:
     def __call__(self, weights: Arrays) -> Arrays:
         # First, since a `sanitize` may mistake an audio encoder's convolution for a layer's.
         left_out = {name for name in weights if foreign_part(name) in self._foreign}
-        _tell({name: weights[name] for name in left_out})
+        _log_left_out({name: weights[name] for name in left_out})
         kept = {self._rename(name): weights[name] for name in weights if name not in left_out}
         return self._sanitize(kept)
 
 
-def _tell(left_out: Mapping[str, mx.array]) -> None:
+def _log_left_out(left_out: Mapping[str, mx.array]) -> None:
     if left_out:
         parts = sorted({str(foreign_part(name)) for name in left_out})
         size_mib = sum(array.nbytes for array in left_out.values()) / _MIB

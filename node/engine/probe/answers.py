@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from node.engine.model.load import LoadedModel
-from node.engine.probe.line import Line, Sizes, timed
-from node.engine.probe.runner import Answer, Parting, Prompt, Runner, parting, spec_of
+from node.engine.probe.line import Line, ProbeSizes, timed
+from node.engine.probe.runner import Divergence, ProbeOutput, Prompt, Runner, divergence, spec_of
 from node.ipc.messages import EngineSpec
 
 SECTION = "answers"
@@ -21,7 +21,7 @@ def prompt(length: int, seed: int) -> Prompt:
     return tuple(100 + (seed * 7919 + at * 104_729) % 20_000 for at in range(length))
 
 
-def probe(model: LoadedModel, folder: Path, sizes: Sizes) -> Iterator[Line]:
+def probe(model: LoadedModel, folder: Path, sizes: ProbeSizes) -> Iterator[Line]:
     same = _Same(model, prompt(sizes.prompt_tokens, 1), sizes.answer_tokens)
     yield _line("repeated", same.alone)
     for rows in (2, 4, 8):
@@ -32,15 +32,15 @@ def probe(model: LoadedModel, folder: Path, sizes: Sizes) -> Iterator[Line]:
     yield _line("from disk", partial(same.from_disk, folder))
 
 
-def _line(name: str, compare: Callable[[], Parting]) -> Line:
+def _line(name: str, compare: Callable[[], Divergence]) -> Line:
     with timed() as took:
         found = compare()
         seconds = took()
-    words = "the same tokens" if found.at is None else f"parts at token {found.at}"
+    words = "the same tokens" if found.at is None else f"diverges at token {found.at}"
     return Line(
         SECTION,
         f"greedy answer {name}",
-        f"the same, or parting where two tokens are within {NEAR_TIE_NATS} nats",
+        f"the same, or diverging where two tokens are within {NEAR_TIE_NATS} nats",
         f"{words}; gap there {found.gap:.3f} nats; log probabilities differ by up to "
         f"{found.shift:.2g} before",
         found.is_near_tie(NEAR_TIE_NATS),
@@ -55,28 +55,28 @@ class _Same:
         self._model, self._asked, self._count = model, asked, count
         self._first = self._ask(spec_of(), [], [asked])
 
-    def alone(self) -> Parting:
-        return parting(self._first, self._ask(spec_of(), [], [self._asked]))
+    def alone(self) -> Divergence:
+        return divergence(self._first, self._ask(spec_of(), [], [self._asked]))
 
-    def batched(self, rows: int) -> Parting:
+    def batched(self, rows: int) -> Divergence:
         length = len(self._asked)
         others = [prompt(length - length * at // 10, at + 2) for at in range(rows - 1)]
-        return parting(self._first, self._ask(spec_of(), [], [self._asked, *others]))
+        return divergence(self._first, self._ask(spec_of(), [], [self._asked, *others]))
 
-    def cached(self, cut: int) -> Parting:
-        return parting(self._first, self._ask(spec_of(), [self._asked[:cut]], [self._asked]))
+    def cached(self, cut: int) -> Divergence:
+        return divergence(self._first, self._ask(spec_of(), [self._asked[:cut]], [self._asked]))
 
-    def from_disk(self, folder: Path) -> Parting:
+    def from_disk(self, folder: Path) -> Divergence:
         with tempfile.TemporaryDirectory() as home:
             spec = spec_of(str(folder), Path(home))
             # It spills its stored KV; the next engine begins with the disk alone.
             self._ask(spec, [], [self._asked])
             answer = self._ask(spec, [], [self._asked])
         if answer.usage is None or not answer.usage.cached_tokens:
-            return Parting(0, float("inf"))
-        return parting(self._first, answer)
+            return Divergence(0, float("inf"))
+        return divergence(self._first, answer)
 
-    def _ask(self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]) -> Answer:
+    def _ask(self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]) -> ProbeOutput:
         """Returns the first prompt's output from a new engine that has processed `before`."""
         with Runner(self._model, spec) as runner:
             for each in before:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import mlx.core as mx
 
-from node.engine.probe.line import MIB, Line, not_here, timed
+from node.engine.probe.line import MIB, Line, not_measured, timed
 
 SECTION = "device"
 _FORMULA_SHARE = 0.02
@@ -19,28 +19,28 @@ def probe(working_set_bytes: int) -> Iterator[Line]:
     device = str(mx.default_device())
     has_metal = mx.metal.is_available()
     if sys.platform != "darwin":
-        yield not_here(SECTION, "Metal", "the default device is the GPU", f"Linux, {device}")
+        yield not_measured(SECTION, "Metal", "the default device is the GPU", f"Linux, {device}")
     else:
         found = f"{device}, Metal {'there' if has_metal else 'missing'}"
         yield Line(SECTION, "Metal", "the default device is the GPU", found, has_metal)
     if not has_metal:
         why = "there is no Metal device"
-        yield not_here(SECTION, "limits of Metal", "told", why)
-        yield not_here(SECTION, "working set", "within 2 % of the agent's formula", why)
-        yield not_here(SECTION, "one buffer too large", "refused; then all is well", why)
+        yield not_measured(SECTION, "limits of Metal", "reported", why)
+        yield not_measured(SECTION, "working set", "within 2 % of the agent's formula", why)
+        yield not_measured(SECTION, "one buffer too large", "refused; then all is well", why)
         return
     info = mx.device_info()
-    told = int(info.get("max_recommended_working_set_size", 0))
+    reported = int(info.get("max_recommended_working_set_size", 0))
     limits = ", ".join(
         f"{name} {info[name]}" for name in ("resource_limit", "max_buffer_length") if name in info
     )
-    yield Line(SECTION, "limits of Metal", "told", limits or "none", bool(limits))
-    off = abs(told - working_set_bytes) / max(told, 1)
+    yield Line(SECTION, "limits of Metal", "reported", limits or "none", bool(limits))
+    off = abs(reported - working_set_bytes) / max(reported, 1)
     yield Line(
         SECTION,
         "working set",
         f"within {_FORMULA_SHARE:.0%} of the agent's formula",
-        f"{told // MIB} MiB told, {working_set_bytes // MIB} MiB by the formula",
+        f"{reported // MIB} MiB reported, {working_set_bytes // MIB} MiB by the formula",
         off <= _FORMULA_SHARE,
     )
     yield _too_large(int(info.get("max_buffer_length", 0)))

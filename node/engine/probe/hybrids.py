@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.model.load import LoadedModel
 from node.engine.probe.answers import NEAR_TIE_NATS
-from node.engine.probe.line import Line, Sizes, not_here, timed
-from node.engine.probe.runner import Prompt, Runner, parting, spec_of
+from node.engine.probe.line import Line, ProbeSizes, not_measured, timed
+from node.engine.probe.runner import Prompt, Runner, divergence, spec_of
 
 SECTION = "hybrids"
 _VOCAB = 512
@@ -67,7 +67,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-def probe(sizes: Sizes, *, has_gpu: bool) -> Iterator[Line]:
+def probe(sizes: ProbeSizes, *, has_gpu: bool) -> Iterator[Line]:
     for kind in _CONFIGS:
         model = _make(kind)
         for name, lengths in _PROMPTS.items():
@@ -75,7 +75,7 @@ def probe(sizes: Sizes, *, has_gpu: bool) -> Iterator[Line]:
         yield (
             _on_cpu(kind, model)
             if has_gpu
-            else not_here(
+            else not_measured(
                 SECTION,
                 f"{kind}: GPU against CPU",
                 f"logits within {_SHARE:.0%}",
@@ -117,12 +117,12 @@ def _together(kind: str, model: LoadedModel, name: str, prompts: list[Prompt]) -
     with timed() as took:
         alone = [_ask(model, [each])[0] for each in prompts]
         together = _ask(model, prompts)
-        found = [parting(*pair) for pair in zip(alone, together, strict=True)]
+        found = [divergence(*pair) for pair in zip(alone, together, strict=True)]
     same = sum(each.at is None for each in found)
     return Line(
         SECTION,
         f"{kind}: rows {name} together and alone",
-        f"the same, or parting where two tokens are within {NEAR_TIE_NATS} nats",
+        f"the same, or diverging where two tokens are within {NEAR_TIE_NATS} nats",
         f"{same} of {len(found)} the same; largest gap {max(each.gap for each in found):.3f} nats",
         all(each.is_near_tie(NEAR_TIE_NATS) for each in found),
         took(),

@@ -21,7 +21,7 @@ class Line(msgspec.Struct, frozen=True):
     took_s: float = 0.0
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class ProbeSizes(msgspec.Struct, frozen=True):
     """Amount of work of the probes: about five minutes in all."""
 
     prompt_tokens: int
@@ -32,17 +32,17 @@ class Sizes(msgspec.Struct, frozen=True):
     chunks: tuple[int, ...]
 
 
-ON_GPU = Sizes(600, 48, 4_000, 2_000, (0, 8_000, 16_000), (256, 512, 1024, 2048))
-ON_CPU = Sizes(120, 12, 600, 200, (0, 500), (256, 512))
+ON_GPU = ProbeSizes(600, 48, 4_000, 2_000, (0, 8_000, 16_000), (256, 512, 1024, 2048))
+ON_CPU = ProbeSizes(120, 12, 600, 200, (0, 500), (256, 512))
 """A hundredth of a GPU's arithmetic."""
 
 
-def told(section: str, name: str, found: str, took_s: float = 0.0) -> Line:
+def measured(section: str, name: str, found: str, took_s: float = 0.0) -> Line:
     """Returns a line for information, without an expected result."""
-    return Line(section, name, "told", found, ok=True, took_s=took_s)
+    return Line(section, name, "reported", found, ok=True, took_s=took_s)
 
 
-def not_here(section: str, name: str, expected: str, why: str) -> Line:
+def not_measured(section: str, name: str, expected: str, why: str) -> Line:
     """Returns a line that this machine cannot measure."""
     return Line(section, name, expected, f"not run: {why}", None)
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from node.engine.model.load import LoadedModel, load_folder
 from node.engine.probe.answers import prompt
-from node.engine.probe.line import MIB, Line, Sizes, timed, told
+from node.engine.probe.line import MIB, Line, ProbeSizes, measured, timed
 from node.engine.probe.runner import Runner, spec_of
 
 SECTION = "memory"
@@ -17,18 +17,18 @@ _GIVEN_BACK = 0.95
 _CACHE_LIMITS_GIB = (0.5, 2, 8)
 
 
-def probe(folder: Path, sizes: Sizes, footprint: Callable[[], int]) -> Iterator[Line]:
+def probe(folder: Path, sizes: ProbeSizes, footprint: Callable[[], int]) -> Iterator[Line]:
     """`footprint` returns the bytes that the system counts for this process."""
     before_bytes = footprint()
     with timed() as took:
         model = load_folder(folder, lambda _done: None)
         loaded_s = took()
-    yield told(SECTION, "load", f"{model.weight_bytes // MIB} MiB", loaded_s)
+    yield measured(SECTION, "load", f"{model.weight_bytes // MIB} MiB", loaded_s)
     with Runner(model, spec_of()) as runner:
         with timed() as took:
             runner.warm_up()
             first_s = took()
-        yield told(SECTION, "first pass of each kind", f"{first_s:.2f} s", first_s)
+        yield measured(SECTION, "first pass of each kind", f"{first_s:.2f} s", first_s)
         yield from _phases(runner, sizes, footprint)
     yield from _cache_limits(model, sizes)
     held_bytes = footprint()
@@ -37,10 +37,10 @@ def probe(folder: Path, sizes: Sizes, footprint: Callable[[], int]) -> Iterator[
     with timed() as took:
         load_folder(folder, lambda _done: None)
         second_s = took()
-    yield told(SECTION, "second load", f"{second_s:.2f} s", second_s)
+    yield measured(SECTION, "second load", f"{second_s:.2f} s", second_s)
 
 
-def _phases(runner: Runner, sizes: Sizes, footprint: Callable[[], int]) -> Iterator[Line]:
+def _phases(runner: Runner, sizes: ProbeSizes, footprint: Callable[[], int]) -> Iterator[Line]:
     for name, prompts in (
         ("8 rows", [prompt(sizes.prompt_tokens // 2, seed) for seed in range(8)]),
         (f"a prompt of {sizes.long_tokens} tokens", [prompt(sizes.long_tokens, 9)]),
@@ -52,10 +52,10 @@ def _phases(runner: Runner, sizes: Sizes, footprint: Callable[[], int]) -> Itera
             f"{footprint() // MIB} MiB held, {mx.get_active_memory() // MIB} MiB in use, "
             f"{mx.get_cache_memory() // MIB} MiB kept for reuse"
         )
-        yield told(SECTION, f"memory with {name}", found, seconds)
+        yield measured(SECTION, f"memory with {name}", found, seconds)
 
 
-def _cache_limits(model: LoadedModel, sizes: Sizes) -> Iterator[Line]:
+def _cache_limits(model: LoadedModel, sizes: ProbeSizes) -> Iterator[Line]:
     count = sizes.long_tokens // 2
     for limit_gib in _CACHE_LIMITS_GIB:
         with Runner(model, spec_of()) as runner:
@@ -67,7 +67,7 @@ def _cache_limits(model: LoadedModel, sizes: Sizes) -> Iterator[Line]:
             mx.set_cache_limit(before_bytes)
         name = f"prefill with {limit_gib:g} GiB of buffers kept for reuse"
         found = f"{count / seconds:.0f} tokens/s"
-        yield told(SECTION, name, found, seconds)
+        yield measured(SECTION, name, found, seconds)
 
 
 def _given_back(before_bytes: int, held_bytes: int, footprint: Callable[[], int]) -> Line:

@@ -30,7 +30,7 @@ Prompt = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Answer:
+class ProbeOutput:
     """An engine's output for a prompt."""
 
     tokens: list[TokenLogprob] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """The point at which two outputs for one prompt differ."""
 
     at: int | None
@@ -60,15 +60,15 @@ class Parting:
         return self.at is None or self.gap <= nats
 
 
-def parting(left: Answer, right: Answer) -> Parting:
+def divergence(left: ProbeOutput, right: ProbeOutput) -> Divergence:
     shift = 0.0
     for at, (one, other) in enumerate(zip(left.tokens, right.tokens, strict=False)):
         if one.token.data != other.token.data:
-            return Parting(at, _gap(one, other.token.data), shift)
+            return Divergence(at, _gap(one, other.token.data), shift)
         shift = max(shift, abs(one.token.logprob - other.token.logprob))
     if len(left.tokens) != len(right.tokens):
-        return Parting(min(len(left.tokens), len(right.tokens)), float("inf"), shift)
-    return Parting(None, 0.0, shift)
+        return Divergence(min(len(left.tokens), len(right.tokens)), float("inf"), shift)
+    return Divergence(None, 0.0, shift)
 
 
 def _gap(token: TokenLogprob, other: bytes) -> float:
@@ -106,13 +106,13 @@ class Runner:
     def warm_up(self) -> None:
         self._thread.submit(self._engine.warm_up).result()
 
-    def ask(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:
+    def ask(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
         """Returns the outputs, of `count` tokens at most, for all prompts, which run together.
         Raises `LoadError` if the engine refuses one."""
         return self._thread.submit(self._answers, prompts, count).result()
 
-    def _answers(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:
-        answers = {self._submit(prompt, count): Answer() for prompt in prompts}
+    def _answers(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
+        answers = {self._submit(prompt, count): ProbeOutput() for prompt in prompts}
         open_uids = set(answers)
         while open_uids:
             for delta in self._engine.step():

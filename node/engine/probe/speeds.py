@@ -7,14 +7,14 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from node.engine.model.load import LoadedModel
 from node.engine.probe.answers import prompt
-from node.engine.probe.line import Line, Sizes, timed
+from node.engine.probe.line import Line, ProbeSizes, timed
 
 SECTION = "speeds"
 _LONGEST_S = 1.0
 """macOS ends a GPU command that blocks the display."""
 
 
-def probe(model: LoadedModel, sizes: Sizes, *, has_gpu: bool) -> Iterator[Line]:
+def probe(model: LoadedModel, sizes: ProbeSizes, *, has_gpu: bool) -> Iterator[Line]:
     caches = make_prompt_cache(model.network)
     depth = 0
     for until in sizes.depths:

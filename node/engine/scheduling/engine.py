@@ -11,7 +11,7 @@ from node.engine.decoding.chunking import ChunkLimits, most_tokens
 from node.engine.decoding.row import Row
 from node.engine.kv.cache_layout import CacheLayout
 from node.engine.kv.codec import codec_for
-from node.engine.model.device import leave_thread
+from node.engine.model.device import release_thread
 from node.engine.model.load import LoadedModel
 from node.engine.scheduling.disk_cache import ModelIdentity, begin_identity, open_disk
 from node.engine.scheduling.intake import Intake
@@ -204,5 +204,5 @@ class TextEngine:
         events = self._reuse.events()
         del self._model, self._layout, self._reuse, self._queue, self._plan, self._upkeep
         del self._intake, self._steps
-        leave_thread()
+        release_thread()
         return events

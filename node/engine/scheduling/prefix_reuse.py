@@ -5,8 +5,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from node.engine.cache.config import CacheConfig
+from node.engine.cache.lookup import Hit
 from node.engine.cache.parts import DiskTier
-from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
+from node.engine.cache.prefix_cache import PrefixCache
 from node.engine.decoding.batches import RowView
 from node.engine.decoding.chunking import SHARED_TOKENS, choose_checkpoints
 from node.engine.decoding.rates import Rates
@@ -86,8 +88,8 @@ class PrefixReuse:
             return None
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
-        again_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
-        return hit if hit.disk_tokens > hit.tokens and read_s < again_s else None
+        recompute_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
+        return hit if hit.disk_tokens > hit.tokens and read_s < recompute_s else None
 
     def fetch(self, row: Row, hit: Hit) -> bool:
         """Starts reading KV from disk. Returns False if there is no room for it in memory."""

@@ -69,7 +69,7 @@ def _pieces(
         rates.learn_decode(rows, tokens, time.monotonic() - began_s)
         yield
     # Evaluated here, since it takes time and the first prompts prefilled together would wait.
-    _ = layout.tells_padding
+    _ = layout.supports_padding
 
 
 def next_tokens(tokens: int, seconds: float, most_tokens: int) -> int | None:

@@ -59,7 +59,7 @@ class World:
 
     def reload(self) -> None:
         self.live.clear()
-        self.feed.on_gone("m")
+        self.feed.on_ended("m")
         self.feed.on_loaded(MODEL, INFO)
 
     def truth(self) -> dict[int, int]:

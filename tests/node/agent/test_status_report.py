@@ -97,7 +97,7 @@ async def test_routers_are_told_how_fast_an_engine_is_after_its_end_too(tmp_path
         link = agent.app.agent._supervisor.engines()["scripted"].handle.link
         while link.stats is None:
             await report(agent)
-        link._take_stats(replace(link.stats, prefill_rates=(PrefillRate(0, 500.0),)))
+        link._on_stats_report(replace(link.stats, prefill_rates=(PrefillRate(0, 500.0),)))
         speeds = [model.speed for model in (await agent.status()).models]
         assert speeds == [None, ModelSpeed((DepthSpeed(0, 500.0),))]
         (rate,) = (await report(agent))["models"][1]["engine"]["prefill_rates"]

@@ -24,7 +24,7 @@ FORMATS = [name for name in tool_call_names() if name != "none"]
 def schema_of(definition: str, **fields: Any) -> ToolSchema:
     tool = custom_tool("f", None, InputGrammar("lark", definition, "P"), "tools[0]")
     given: dict[str, Any] = {"name": "f", "parameters": dict(tool.constrained_parameters)}
-    given |= {"is_wished": tool.pattern is not None, "param": tool.param}
+    given |= {"strict_if_possible": tool.pattern is not None, "param": tool.param}
     return ToolSchema(**{**given, **fields})
 
 
@@ -139,7 +139,7 @@ def test_a_grammar_that_is_too_complex_to_follow_ends_no_row_that_only_wished_fo
 
 def test_a_grammar_without_a_pattern_is_no_wish() -> None:
     tool = schema_of(RECURSIVE)
-    assert not tool.is_wished
+    assert not tool.strict_if_possible
     assert "pattern" not in tool.parameters["properties"]["input"]
     assert not is_constrained(asked("hermes", tool, must_call=False))
 

@@ -93,7 +93,7 @@ async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
         assert link.info is not None and link.info.max_rows == 4
         row = link.submit(request(), ends)
         assert link.open_rows == 1
-        accepted = await row.answered()
+        accepted = await row.until_accepted()
         assert accepted.prompt_tokens == 3
         deltas = await rest(row)
         assert [delta.token_count for delta in deltas] == [1, 2, 3, 4, 5]
@@ -130,7 +130,7 @@ async def test_an_abandoned_row_fails_at_once_and_ends_once() -> None:
     ends = Ends()
     async with linked(Script(stall_after_tokens=1)) as link:
         row = link.submit(request(), ends)
-        await row.answered()
+        await row.until_accepted()
         assert [delta.token_count for delta in await row.next()] == [1]
         link.abandon("u", ShuttingDown())
         link.abandon("u", ShuttingDown())
@@ -154,7 +154,7 @@ async def test_deltas_that_wait_come_together() -> None:
 async def test_silence_is_told_as_nothing() -> None:
     async with linked(Script(first_token_delay_s=30)) as link:
         row = link.submit(request(), Ends())
-        await row.answered()
+        await row.until_accepted()
         assert await row.next(0.01) == []
 
 
@@ -163,7 +163,7 @@ async def test_a_refused_row_raises_and_has_no_last_delta() -> None:
     async with linked() as link:
         row = link.submit(GenerateRequest("u", (), 1), ends)
         with pytest.raises(RowRefused, match="empty"):
-            await row.answered()
+            await row.until_accepted()
         assert await ends.queue.get() == (row, None)
         assert link.open_rows == 0
 
@@ -172,7 +172,7 @@ async def test_a_cancelled_row_is_marked_and_ends() -> None:
     marks: asyncio.Queue[Marked] = asyncio.Queue()
     async with linked(Script(wedge=True), on_marked=marks.put_nowait) as link:
         row = link.submit(request(), Ends())
-        await row.answered()
+        await row.until_accepted()
         link.cancel("u")
         link.cancel("nobody")
         assert (await marks.get()).uid == "u"
@@ -183,7 +183,7 @@ async def test_a_row_of_several_choices_ends_with_the_last_of_them() -> None:
     ends = Ends()
     async with linked(Script(outputs=("one", "two and three"))) as link:
         row = link.submit(GenerateRequest("u", (1, 2, 3), 9, choices=2), ends)
-        assert (await row.answered()).prompt_tokens == 3
+        assert (await row.until_accepted()).prompt_tokens == 3
         deltas: list[Delta] = []
         while not deltas or not deltas[-1].is_last:
             deltas += await row.next()
@@ -216,7 +216,7 @@ async def test_a_killed_engine_fails_every_open_row() -> None:
     async with linked(Script(wedge=True), on_died=died.set) as link:
         rows = [link.submit(request(uid), ends) for uid in "ab"]
         for row in rows:
-            await row.answered()
+            await row.until_accepted()
         assert link.pid is not None
         os.kill(link.pid, signal.SIGKILL)
         async with asyncio.timeout(AT_ONCE_S):
@@ -262,13 +262,13 @@ async def test_a_last_word_is_the_end_before_the_process_is_gone() -> None:
         link.on_report(Broken("It broke."))
         assert died.is_set()
         with pytest.raises(EngineDied, match="It broke"):
-            await row.answered()
+            await row.until_accepted()
 
 
 async def test_a_request_that_the_engine_fails_on_is_not_at_fault() -> None:
     async with linked(Script(failing_command="submit")) as link:
         with pytest.raises(EngineFault, match="failed on a command"):
-            await link.submit(request(), Ends()).answered()
+            await link.submit(request(), Ends()).until_accepted()
 
 
 async def test_a_lease_is_answered_by_an_engine_that_keeps_within_it() -> None:
@@ -347,7 +347,7 @@ async def test_under_hard_pressure_nothing_is_stored_and_what_is_refused_may_com
         assert (stats.entries, stats.stored_cap_bytes) == (0, 0)
         warm = msgspec.structs.replace(request("w"), warm=True)
         with pytest.raises(MemoryShort) as caught:
-            await link.submit(warm, Ends()).answered()
+            await link.submit(warm, Ends()).until_accepted()
         assert "short of memory" in caught.value.message
 
 
@@ -369,7 +369,7 @@ async def test_progress_of_a_prefill_is_kept_until_content_comes() -> None:
     script = Script(prefill_s_per_token=0.1, progress_interval_s=0.02)
     async with linked(script) as link:
         row = link.submit(request(), Ends())
-        await row.answered()
+        await row.until_accepted()
         while row.progress is None:
             assert await row.next(0.02) == []
         assert row.progress.total_tokens == 3
@@ -442,7 +442,7 @@ async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:
     died = asyncio.Event()
     async with linked(Script(wedge=True), on_died=died.set) as link:
         row = link.submit(request(), Ends())
-        await row.answered()
+        await row.until_accepted()
         await link.stop(5.0)
         with pytest.raises(EngineDied):
             await row.next()

@@ -158,14 +158,14 @@ class World:
         self.budget.admit(key, fixed(weight_bytes))
         await self.leases.make_room()
         self.engines[key] = Engine(self, fixed(weight_bytes))
-        self.leases.join(key, self.engines[key], fixed(weight_bytes))
+        self.leases.add(key, self.engines[key], fixed(weight_bytes))
         self.check()
         await self.leases.settle()
 
     async def unload(self, key: str) -> None:
         del self.engines[key]
         self.budget.release(key)
-        self.leases.leave(key)
+        self.leases.remove(key)
         await self.leases.settle()
 
 

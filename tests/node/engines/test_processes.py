@@ -97,7 +97,7 @@ async def test_an_engine_whose_gpu_had_too_much_to_do_is_started_with_smaller_ch
                 handle = await it.touch()
                 row = handle.link.submit(GenerateRequest("a", (1,), 1), lambda row, last: None)
                 with pytest.raises(EngineDied):
-                    await row.answered()
+                    await row.until_accepted()
                     await row.next()
                 await it.until(ModelState.ON_DISK)
             slot = it.supervisor._slots.of(await it.entry())

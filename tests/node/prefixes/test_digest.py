@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from node.engine.cache.config import EDGE_TOKENS
 from node.engine.cache.index import Node
-from node.engine.cache.prefix_cache import EDGE_TOKENS, PrefixCache
+from node.engine.cache.prefix_cache import PrefixCache
 from node.ipc.messages import CacheEvent, CacheEventKind
 from node.prefixes.digest import PrefixDigest
 from node.prefixes.saved_positions import SavedPositions

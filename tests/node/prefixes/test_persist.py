@@ -73,7 +73,7 @@ async def test_what_is_on_disk_is_told_after_a_restart(tmp_path: Path) -> None:
     assert entry is not None
     assert (entry.usable_tokens, entry.tier) == (POSITIONS, Tier.DISK)
     # Nor is it lost where nobody asks before the next restart.
-    life.feed.on_gone("m")
+    life.feed.on_ended("m")
     await life.feed.close()
     life = Life(tmp_path)
     life.tell(SPILLED, 7)

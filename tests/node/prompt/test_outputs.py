@@ -59,7 +59,7 @@ def test_the_text_of_a_custom_tool_is_to_be_held_and_its_pattern_is_not_shown(
     row = generate_request(request, "u", prompt, INFO)
     held = {**shown, "properties": {"input": {"type": "string", "pattern": pattern}}}
     assert row.output is not None
-    assert row.output.tools == (ToolSchema("f", held, is_wished=True, param="P"),)
+    assert row.output.tools == (ToolSchema("f", held, strict_if_possible=True, param="P"),)
     plain = asking(USER, tools=(Tool({"name": "f", "parameters": shown}, is_custom=True),))
     assert renderer_of(tmp_path / "b", OPEN).render(plain).tokens == prompt.tokens
 

@@ -294,7 +294,7 @@ class PlayedAgent(CacheWatch):
         self._epoch += 1
         self.held[entry.name] = _Held(self._epoch)
 
-    def on_gone(self, model: str) -> None:
+    def on_ended(self, model: str) -> None:
         held = self.held.pop(model, None)
         if held is None:
             return

@@ -38,7 +38,7 @@ class CorruptIndex(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FileRow:
     """One file; the numbers are those of `DiskEntry`."""
 
     file: int
@@ -78,10 +78,10 @@ class Index:
             raise
         return cls(connection)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[FileRow]:
         """Returns all rows, parents first."""
         with closing(self._connection.execute("SELECT * FROM file ORDER BY file")) as cursor:
-            return [Row(*values) for values in cursor]
+            return [FileRow(*values) for values in cursor]
 
     def last_file(self) -> int:
         """Returns the highest number that a file ever had."""
@@ -93,7 +93,7 @@ class Index:
         found = self._one("SELECT day, nbytes FROM written ORDER BY day DESC LIMIT 1")
         return (found[0], found[1]) if found else (0, 0)
 
-    def add(self, row: Row, used: Mapping[int, int], day: int, day_bytes: int) -> None:
+    def add(self, row: FileRow, used: Mapping[int, int], day: int, day_bytes: int) -> None:
         """Adds a file, updates last uses as `touch` does, and sets the bytes written on that
         day."""
         with self._transaction():

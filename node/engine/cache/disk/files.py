@@ -70,15 +70,15 @@ def file_path(folder: Path, file: int) -> Path:
     return folder / f"{file}.safetensors"
 
 
-def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) -> int:
+def store(files: Files, path: Path, layout: Layout, is_needed: Callable[[], bool]) -> int:
     """Writes the file so that it is either complete under its name or not there; returns its
-    checksum. Raises `OSError`, and `Abandoned` once `wanted` returns False; then no file is
+    checksum. Raises `OSError`, and `Abandoned` once `is_needed` returns False; then no file is
     left."""
     temporary = path.with_suffix(".tmp")
     try:
         descriptor = files.create(temporary)
         try:
-            checksum = _write(files, descriptor, layout, wanted)
+            checksum = _write(files, descriptor, layout, is_needed)
             files.sync(descriptor)
         finally:
             files.close(descriptor)
@@ -92,14 +92,14 @@ def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) 
 
 
 def load(
-    files: Files, path: Path, into: memoryview, checksum: int, wanted: Callable[[], bool]
+    files: Files, path: Path, into: memoryview, checksum: int, is_needed: Callable[[], bool]
 ) -> None:
     """Reads the whole file, which is as long as `into`. Raises `CorruptFile`, `OSError` and
     `Abandoned`."""
     # Not a memory map: an unreadable sector would kill the process.
     descriptor = files.open(path)
     try:
-        found = _read(files, descriptor, into, wanted)
+        found = _read(files, descriptor, into, is_needed)
         if files.read(descriptor, memoryview(bytearray(1))):
             raise CorruptFile(f"It is longer than {into.nbytes} bytes.")
     finally:
@@ -108,11 +108,11 @@ def load(
         raise CorruptFile("Its checksum is another one.")
 
 
-def _write(files: Files, descriptor: int, layout: Layout, wanted: Callable[[], bool]) -> int:
+def _write(files: Files, descriptor: int, layout: Layout, is_needed: Callable[[], bool]) -> int:
     checksum = 0
     for view in layout.views:
         for at in range(0, view.nbytes, CHUNK_BYTES):
-            if not wanted():
+            if not is_needed():
                 raise Abandoned
             chunk = view[at : at + CHUNK_BYTES]
             checksum = zlib.crc32(chunk, checksum)
@@ -120,12 +120,12 @@ def _write(files: Files, descriptor: int, layout: Layout, wanted: Callable[[], b
     return checksum
 
 
-def _read(files: Files, descriptor: int, content: memoryview, wanted: Callable[[], bool]) -> int:
+def _read(files: Files, descriptor: int, content: memoryview, is_needed: Callable[[], bool]) -> int:
     at = 0
     with ThreadPoolExecutor(1, thread_name_prefix="checksum") as beside:
         checksum: Future[int] = beside.submit(int)
         while at < content.nbytes:
-            if not wanted():
+            if not is_needed():
                 raise Abandoned
             count = files.read(descriptor, content[at : at + CHUNK_BYTES])
             if count == 0:

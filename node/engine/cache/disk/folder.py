@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from node.engine.cache.disk.file_index import INDEX_FILES, CorruptIndex, Index, Row
+from node.engine.cache.disk.file_index import INDEX_FILES, CorruptIndex, FileRow, Index
 from node.engine.cache.disk.files import FILE_MODE, FOLDER_MODE, Files, file_path
 from node.engine.cache.parts import EntryKind
 from node.ipc.kv_files import POSITIONS_NAME
@@ -97,11 +97,11 @@ def quarantine(files: Files, path: Path) -> None:
         files.unlink(old)
 
 
-def reconcile(folder: Path, index: Index, files: Files) -> list[Row]:
+def reconcile(folder: Path, index: Index, files: Files) -> list[FileRow]:
     """Repairs differences between files and index; returns the rows that remain, parents first.
     Raises `OSError` and `sqlite3.Error`."""
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-    kept: dict[int, Row] = {}
+    kept: dict[int, FileRow] = {}
     gone = []
     for row in index.rows():
         path = file_path(folder, row.file)
@@ -129,7 +129,7 @@ def wipe(folder: Path, files: Files) -> None:
     shutil.rmtree(folder / QUARANTINE_NAME, ignore_errors=True)
 
 
-def _fits(row: Row, kept: dict[int, Row]) -> bool:
+def _fits(row: FileRow, kept: dict[int, FileRow]) -> bool:
     """Returns True if the row is valid and its parent exists."""
     if row.kind not in (EntryKind.SPAN, EntryKind.SNAPSHOT) or len(row.tokens) % _INT32_BYTES:
         return False

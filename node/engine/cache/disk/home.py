@@ -32,7 +32,7 @@ def clear_folder(kv_home: Path) -> Cleared:
     busy = []
     for folder in _folders(kv_home):
         try:
-            with _held(folder):
+            with _locked(folder):
                 freed_bytes += sum(
                     path.stat().st_size for path in folder.rglob("*") if path.is_file()
                 )
@@ -61,7 +61,7 @@ def claim(kv_home: Path, fingerprint: str) -> None:
     `OSError`."""
     kept = [each for each in _folders(kv_home) if _kept_name(each) == fingerprint]
     for folder in sorted(kept, key=_used_ns, reverse=True):
-        with suppress(TierBusy), _held(folder):
+        with suppress(TierBusy), _locked(folder):
             if (kv_home / fingerprint).exists():
                 shutil.rmtree(folder)
             else:
@@ -74,7 +74,7 @@ def trim_home(kv_home: Path, max_bytes: int) -> None:
     find again. Raises `OSError` and `TierUnavailable`."""
     for folder in _folders(kv_home):
         if folder.name.startswith(_UNNAMED) and _kept_name(folder) is None:
-            with suppress(TierBusy), _held(folder):
+            with suppress(TierBusy), _locked(folder):
                 shutil.rmtree(folder)
     sizes = {folder: _bytes(folder) for folder in _folders(kv_home)}
     excess_bytes = sum(sizes.values()) - max_bytes
@@ -126,7 +126,7 @@ def _used_ns(folder: Path) -> int:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     lock = FolderLock(folder)
     try:
         yield

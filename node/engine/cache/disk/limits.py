@@ -33,23 +33,23 @@ class DayBudget:
         self._max_bytes = max_bytes
         self.day = day
         self.written_bytes = written_bytes
-        self._told_day = -1
+        self._logged_day = -1
 
     def allows(self, nbytes: int, unix_s: float) -> bool:
         """Returns True if `nbytes` more may be written today. Otherwise logs that once a day."""
-        self._turn(unix_s)
+        self._roll_over(unix_s)
         if self._max_bytes == 0 or self.written_bytes + nbytes <= self._max_bytes:
             return True
-        if self._told_day != self.day:
-            self._told_day = self.day
+        if self._logged_day != self.day:
+            self._logged_day = self.day
             logger.warning("The disk cache has written its %d bytes for today.", self._max_bytes)
         return False
 
     def spend(self, nbytes: int, unix_s: float) -> None:
-        self._turn(unix_s)
+        self._roll_over(unix_s)
         self.written_bytes += nbytes
 
-    def _turn(self, unix_s: float) -> None:
+    def _roll_over(self, unix_s: float) -> None:
         day = int(unix_s // DAY_S)
         if day != self.day:
             self.day = day

@@ -7,12 +7,12 @@ from node.engine.cache.disk.catalog import Item
 from node.engine.cache.disk.files import Abandoned, file_path, load
 from node.engine.cache.disk.format import decode
 from node.engine.cache.disk.shared import DeleteJob, ReadJob, Shared
-from node.engine.cache.parts import Read, Tensors
+from node.engine.cache.parts import FileRead, Tensors
 
 logger = logging.getLogger(__name__)
 
 
-class Reader:
+class FileReader:
     """Serves one read after the other."""
 
     def __init__(self, shared: Shared, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Reader:
             shared.learn(item.nbytes, seconds)
             if item.file in shared.awaited:
                 shared.awaited.discard(item.file)
-                shared.report(Read(item.file, tensors))
+                shared.report(FileRead(item.file, tensors))
 
     def _lose(self, item: Item, error: Exception) -> None:
         shared = self._shared
@@ -66,5 +66,5 @@ class Reader:
             if shared.catalog.get(item.file) is not item:
                 return
             logger.warning("File %d of the disk cache is quarantined: %s", item.file, error)
-            *deleted, quarantined = shared.remove(item.file, tell=True)
+            *deleted, quarantined = shared.remove(item.file, report=True)
             shared.add_job(DeleteJob(tuple(deleted), quarantined))

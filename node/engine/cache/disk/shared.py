@@ -13,7 +13,7 @@ from node.engine.cache.disk.catalog import Catalog, Item
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.format import Layout
 from node.engine.cache.disk.limits import DayBudget, Limits, Outage
-from node.engine.cache.parts import DiskReport, Lost, Tensors
+from node.engine.cache.parts import DiskReport, FileLost, Tensors
 
 READ_BYTES_PER_S = 500e6
 """Assumed until a file has been read."""
@@ -109,7 +109,7 @@ class Shared:
         self.jobs.append(job)
         self.changed.notify_all()
 
-    def wants(self, item: Item) -> bool:
+    def is_needed(self, item: Item) -> bool:
         """Returns True if the file is still to be written. Also called without the lock: each read
         is atomic, and the result is checked again under the lock at the end."""
         return not self.closing and self.catalog.get(item.file) is item
@@ -118,17 +118,17 @@ class Shared:
         """Returns True if the file is still to be read. Also called without the lock."""
         return not self.closing and file in self.awaited
 
-    def remove(self, file: int, *, tell: bool) -> tuple[int, ...]:
+    def remove(self, file: int, *, report: bool) -> tuple[int, ...]:
         """Removes the file and all that continue it from the catalog. Reports those as lost, and
-        the file itself if `tell` is set or a read of it is awaited. Returns the files to delete
+        the file itself if `report` is set or a read of it is awaited. Returns the files to delete
         from the disk, in this order. Queued writes among them fail when the writer reaches them."""
         gone = []
         for item in self.catalog.remove(file):
             self.touched.pop(item.file, None)
             if item.on_disk:
                 gone.append(item.file)
-            if item.file in self.awaited or (item.on_disk and (tell or item.file != file)):
-                self.report(Lost(item.file))
+            if item.file in self.awaited or (item.on_disk and (report or item.file != file)):
+                self.report(FileLost(item.file))
             self.awaited.discard(item.file)
         return tuple(gone)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from node.engine.cache.disk.catalog import Catalog, Item
-from node.engine.cache.disk.file_index import Index, Row
+from node.engine.cache.disk.file_index import FileRow, Index
 from node.engine.cache.disk.files import Files, file_path
 from node.engine.cache.disk.folder import (
     FolderLock,
@@ -31,7 +31,7 @@ from node.engine.cache.disk.folder import (
 )
 from node.engine.cache.disk.format import encode
 from node.engine.cache.disk.limits import DayBudget, Limits
-from node.engine.cache.disk.reader import Reader
+from node.engine.cache.disk.reader import FileReader
 from node.engine.cache.disk.shared import (
     ClearJob,
     DeleteJob,
@@ -41,8 +41,16 @@ from node.engine.cache.disk.shared import (
     Shared,
     WriteJob,
 )
-from node.engine.cache.disk.writer import Writer
-from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read, Tensors, Tokens
+from node.engine.cache.disk.writer import FileWriter
+from node.engine.cache.parts import (
+    DiskEntry,
+    DiskReport,
+    EntryKind,
+    FileLost,
+    FileRead,
+    Tensors,
+    Tokens,
+)
 from node.ipc.kv_files import POSITIONS_NAME
 
 READS_AT_ONCE = 2
@@ -79,7 +87,7 @@ def open_tier(
     except (OSError, sqlite3.Error) as error:
         raise TierUnavailable(f"The disk cache in {own} cannot be used: {error}") from error
     shared = Shared(catalog, limits, budget, seams)
-    threads = Writer(shared, own, index), Reader(shared, own)
+    threads = FileWriter(shared, own, index), FileReader(shared, own)
     return SsdTier(own, shared, threads, lock, rows, next_file)
 
 
@@ -90,9 +98,9 @@ class SsdTier:
         self,
         folder: Path,
         shared: Shared,
-        threads: tuple[Writer, Reader],
+        threads: tuple[FileWriter, FileReader],
         lock: FolderLock,
-        rows: Iterable[Row],
+        rows: Iterable[FileRow],
         next_file: int,
     ) -> None:
         self.folder = folder
@@ -140,7 +148,7 @@ class SsdTier:
         self, kind: str, parent: tuple[int, int], tokens: Tokens, tensors: Tensors
     ) -> int | None:
         """See `DiskTier`. Also returns None if the parent is unknown, or writing is paused after
-        failures. A file dropped before it is written is still reported, as `WriteFailed`."""
+        failures. A file dropped before it is written is still reported, as `FileWriteFailed`."""
         layout = encode(tensors)
         parent_file, parent_tokens = parent
         shared = self._shared
@@ -162,9 +170,9 @@ class SsdTier:
         with shared.changed:
             item = shared.catalog.get(file)
             if item is None:
-                shared.report(Lost(file))
+                shared.report(FileLost(file))
             elif not item.on_disk:
-                shared.report(Read(file, shared.writes[file].tensors))
+                shared.report(FileRead(file, shared.writes[file].tensors))
             elif file not in shared.awaited:
                 shared.awaited.add(file)
                 self._unread.append(item)
@@ -178,7 +186,7 @@ class SsdTier:
         """See `DiskTier`. Files that continue it are deleted too, and reported."""
         with self._shared.changed:
             if file in self._shared.catalog:
-                self._shared.add_job(DeleteJob(self._shared.remove(file, tell=False)))
+                self._shared.add_job(DeleteJob(self._shared.remove(file, report=False)))
 
     def poll(self) -> list[DiskReport]:
         with self._shared.changed:
@@ -198,7 +206,7 @@ class SsdTier:
         shared = self._shared
         with shared.changed:
             for file in shared.awaited:
-                shared.report(Lost(file))
+                shared.report(FileLost(file))
             shared.awaited.clear()
             shared.reads.clear()
             self._unread.clear()
@@ -208,7 +216,7 @@ class SsdTier:
             shared.add_job(ClearJob())
 
     def close(self) -> None:
-        """Ends the threads. Queued writes are reported as `WriteFailed`; deletions are still
+        """Ends the threads. Queued writes are reported as `FileWriteFailed`; deletions are still
         done."""
         with self._shared.changed:
             self._shared.closing = True
@@ -263,7 +271,9 @@ def _int32_bytes(tokens: Tokens) -> bytes:
     return np.ascontiguousarray(tokens, dtype=np.int32).tobytes()
 
 
-def _recover(folder: Path, index: Index, limits: Limits, files: Files) -> tuple[Catalog, list[Row]]:
+def _recover(
+    folder: Path, index: Index, limits: Limits, files: Files
+) -> tuple[Catalog, list[FileRow]]:
     """Reads the files in the folder, and deletes those beyond the limits. Raises `OSError` and
     `sqlite3.Error`."""
     rows = reconcile(folder, index, files)

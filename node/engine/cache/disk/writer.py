@@ -3,11 +3,11 @@
 import logging
 from pathlib import Path
 
-from node.engine.cache.disk.file_index import Index, Row
+from node.engine.cache.disk.file_index import FileRow, Index
 from node.engine.cache.disk.files import Abandoned, file_path, store
 from node.engine.cache.disk.folder import quarantine, wipe
 from node.engine.cache.disk.shared import ClearJob, DeleteJob, Job, SaveJob, Shared, WriteJob
-from node.engine.cache.parts import WriteFailed, Written
+from node.engine.cache.parts import FileWriteFailed, FileWritten
 
 SAVE_S = 5.0
 """Longest time until a use is saved in the index while nothing is written."""
@@ -15,7 +15,7 @@ SAVE_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Writer:
+class FileWriter:
     """Runs one job after the other."""
 
     def __init__(self, shared: Shared, folder: Path, index: Index) -> None:
@@ -84,11 +84,11 @@ class Writer:
                 shared.outage.failed(failure, shared.seams.monotonic_s())
             if checksum is not None and wanted:
                 shared.catalog.written(item, checksum)
-                shared.report(Written(item.file, item.nbytes))
+                shared.report(FileWritten(item.file, item.nbytes))
             else:
                 if wanted:
-                    shared.remove(item.file, tell=False)
-                shared.report(WriteFailed(item.file))
+                    shared.remove(item.file, report=False)
+                shared.report(FileWriteFailed(item.file))
         if checksum is not None and not wanted:
             self._delete((item.file,))
 
@@ -97,14 +97,14 @@ class Writer:
         `sqlite3.Error`; then no trace of the file is left."""
         shared, item = self._shared, job.item
         with shared.changed:
-            if not shared.wants(item) or shared.outage.paused(shared.seams.monotonic_s()):
+            if not shared.is_needed(item) or shared.outage.paused(shared.seams.monotonic_s()):
                 raise Abandoned
             gone, room = self._make_room(item.nbytes)
         self._delete(gone)
         if not room:
             raise Abandoned
         path = file_path(self._folder, item.file)
-        checksum = store(self._files, path, job.layout, lambda: shared.wants(item))
+        checksum = store(self._files, path, job.layout, lambda: shared.is_needed(item))
         with shared.changed:
             shared.budget.spend(item.nbytes, shared.seams.unix_s())
             day, day_bytes = shared.budget.day, shared.budget.written_bytes
@@ -125,7 +125,7 @@ class Writer:
             item = catalog.coldest(self._shared.awaited)
             if item is None:
                 return gone, False
-            gone += self._shared.remove(item.file, tell=True)
+            gone += self._shared.remove(item.file, report=True)
         return gone, True
 
     def _delete(self, files: tuple[int, ...]) -> None:
@@ -140,9 +140,9 @@ class Writer:
         return touched
 
 
-def _row(job: WriteJob, checksum: int) -> Row:
+def _row(job: WriteJob, checksum: int) -> FileRow:
     item = job.item
-    return Row(
+    return FileRow(
         item.file,
         item.kind,
         item.parent_file,

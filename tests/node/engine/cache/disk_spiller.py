@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from node.engine.cache.disk.file_index import Index, Row
+from node.engine.cache.disk.file_index import FileRow, Index
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.shared import Seams
 from node.engine.cache.disk.tier import SsdTier, open_tier
-from node.engine.cache.parts import EntryKind, Lost, WriteFailed, Written
+from node.engine.cache.parts import EntryKind, FileLost, FileWriteFailed, FileWritten
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,
     LIMITS,
@@ -77,10 +77,10 @@ class Spiller:
     def _poll(self) -> None:
         for report in self._tier.poll():
             match report:
-                case Written(file):
+                case FileWritten(file):
                     self._written.add(file)
                     self._pipe.send(("written", file, self._parents[file]))
-                case Lost(file) | WriteFailed(file):
+                case FileLost(file) | FileWriteFailed(file):
                     self._written.discard(file)
                     self._kinds.pop(file, None)
                     self._pipe.send(("gone", file, 0))
@@ -148,7 +148,9 @@ def spill_until(home: Path, step: str) -> None:
     files = DeadlyFiles(step)
     add = Index.add
 
-    def deadly_add(self: Index, row: Row, used: dict[int, int], day: int, day_bytes: int) -> None:
+    def deadly_add(
+        self: Index, row: FileRow, used: dict[int, int], day: int, day_bytes: int
+    ) -> None:
         add(self, row, used, day, day_bytes)
         files.reach("after index")
 

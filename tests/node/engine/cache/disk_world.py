@@ -16,10 +16,10 @@ from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import (
     DiskReport,
     EntryKind,
+    FileWritten,
     Tensor,
     Tensors,
     Tokens,
-    Written,
 )
 
 FINGERPRINT = "tiny-1"
@@ -146,7 +146,7 @@ class World:
         """A span that is on disk."""
         file = self.write(seed, parent, nbytes)
         assert file is not None
-        while self.next_report() != Written(file, self.path(file).stat().st_size):
+        while self.next_report() != FileWritten(file, self.path(file).stat().st_size):
             pass
         return file
 

@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from node.engine.cache.config import EDGE_TOKENS, CacheConfig
 from node.engine.cache.parts import (
     DiskEntry,
     DiskReport,
     EntryKind,
-    Lost,
-    Read,
+    FileLost,
+    FileRead,
+    FileWriteFailed,
+    FileWritten,
     Tensor,
     Tensors,
     Tokens,
-    WriteFailed,
-    Written,
 )
-from node.engine.cache.prefix_cache import EDGE_TOKENS, CacheConfig, PrefixCache
+from node.engine.cache.prefix_cache import PrefixCache
 
 TOKEN_BYTES = 10
 SNAPSHOT_BYTES = 25
@@ -170,7 +171,7 @@ class FakeTier:
         if file in self.files:
             self.reading.append(file)
         else:
-            self.reports.append(Lost(file))
+            self.reports.append(FileLost(file))
 
     def touch(self, files: Sequence[int]) -> None:
         for file in files:
@@ -211,22 +212,22 @@ class FakeTier:
     def finish_write(self, file: int) -> None:
         queued = self.writing.pop(file)
         self.files[file] = queued
-        self.reports.append(Written(file, queued.entry.nbytes))
+        self.reports.append(FileWritten(file, queued.entry.nbytes))
 
     def fail_write(self, file: int) -> None:
         self._end_those_that_continue(file)
         del self.writing[file]
-        self.reports.append(WriteFailed(file))
+        self.reports.append(FileWriteFailed(file))
 
     def finish_read(self, file: int) -> None:
         self.reading.remove(file)
-        self.reports.append(Read(file, self.files[file].tensors))
+        self.reports.append(FileRead(file, self.files[file].tensors))
 
     def lose(self, file: int) -> None:
         self._end_those_that_continue(file)
         del self.files[file]
         self.reading = [each for each in self.reading if each != file]
-        self.reports.append(Lost(file))
+        self.reports.append(FileLost(file))
 
     def _end_those_that_continue(self, file: int) -> None:
         for other in self._continuing(file):

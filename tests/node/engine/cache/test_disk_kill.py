@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.cache.parts import Read
+from node.engine.cache.parts import FileRead
 from tests.node.engine.cache.disk_spiller import STEPS, content_bytes, spill, spill_until
 from tests.node.engine.cache.disk_world import TIMEOUT_S, World, close_worlds, same, some_tensors
 
@@ -86,7 +86,7 @@ def _verify(world: World) -> dict[int, int]:
         parents[entry.file] = entry.parent_file
         world.tier.read(entry.file)
         report = world.next_report()
-        assert isinstance(report, Read)
+        assert isinstance(report, FileRead)
         seed = entry.parent_tokens
         assert same(report.tensors, some_tensors(seed, content_bytes(seed)))
     assert world.names() == {f"{file}.safetensors" for file in parents}
@@ -121,6 +121,6 @@ def test_a_kill_at_each_step_leaves_whole_files(step: str, tmp_path: Path) -> No
     for seed, entry in enumerate(entries, start=1):
         world.tier.read(entry.file)
         report = world.next_report()
-        assert isinstance(report, Read)
+        assert isinstance(report, FileRead)
         assert same(report.tensors, some_tensors(seed))
     assert world.names() == {f"{entry.file}.safetensors" for entry in entries}

@@ -94,7 +94,7 @@ def test_a_hold_covers_all_above_and_survives_a_split() -> None:
 def test_a_hold_ends_what_was_about_to_leave_memory() -> None:
     index = RadixIndex()
     node = _add(index, index.root, count(1, 6))
-    index.leave(node, span=True, snapshot=False)
+    index.set_leaving(node, span=True, snapshot=False)
     assert index.leaving_bytes == 50
     index.hold(node)
     assert index.leaving_bytes == 0

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from node.engine.cache.config import EDGE_TOKENS
 from node.engine.cache.index import Node
-from node.engine.cache.prefix_cache import EDGE_TOKENS, Hit, PrefixCache
+from node.engine.cache.lookup import Hit
+from node.engine.cache.prefix_cache import PrefixCache
 from node.ipc.messages import CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (

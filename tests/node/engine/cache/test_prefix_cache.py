@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from node.engine.cache.index import salt_number
+from node.engine.cache.lookup import Hit
 from node.engine.cache.parts import Tokens
-from node.engine.cache.prefix_cache import Hit, PrefixCache
+from node.engine.cache.prefix_cache import PrefixCache
 from node.ipc.messages import CacheEvent, CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (

@@ -1,6 +1,6 @@
 import numpy as np
 
-from node.engine.cache.parts import EntryKind, Read, Tensors, Tokens
+from node.engine.cache.parts import EntryKind, FileRead, Tensors, Tokens
 from node.engine.cache.prefix_cache import PrefixCache
 from node.ipc.messages import CacheEventKind
 from tests.fakes import FakeClock
@@ -257,7 +257,7 @@ def test_a_file_that_holds_something_else_is_dropped() -> None:
     world.spilled(count(1, 11))
     world.promote(count(1, 11))
     wrong: Tensors = FakeSpan(((1,), (1, 2))).tensors()
-    world.tier.reports.append(Read(1, wrong))
+    world.tier.reports.append(FileRead(1, wrong))
     world.cache.poll()
     assert world.usable(count(1, 11)) == (0, 0)
     assert world.tier.entries() == []

@@ -23,5 +23,5 @@ def test_what_takes_no_memory_has_a_value_too() -> None:
 
 
 def test_reading_is_worth_it_where_it_is_quicker_than_prefill() -> None:
-    assert worth_reading(again_s=2.0, nbytes=1_000, read_bytes_per_s=1_000.0)
-    assert not worth_reading(again_s=0.5, nbytes=1_000, read_bytes_per_s=1_000.0)
+    assert worth_reading(recompute_s=2.0, nbytes=1_000, read_bytes_per_s=1_000.0)
+    assert not worth_reading(recompute_s=0.5, nbytes=1_000, read_bytes_per_s=1_000.0)

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from node.engine.cache.disk.catalog import Item
-from node.engine.cache.disk.file_index import Index, Row
+from node.engine.cache.disk.file_index import FileRow, Index
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.limits import DAY_S, Limits
 from node.engine.cache.disk.shared import LEARN_SHARE, READ_BYTES_PER_S
 from node.engine.cache.parts import (
     DiskTier,
     EntryKind,
-    Lost,
-    Read,
-    WriteFailed,
-    Written,
+    FileLost,
+    FileRead,
+    FileWriteFailed,
+    FileWritten,
 )
 from node.prefixes.saved_positions import save_positions
 from tests.node.engine.cache.disk_world import (
@@ -62,7 +62,7 @@ def test_a_written_file_is_read_back(tmp_path: Path) -> None:
     file = world.written(5)
     tier.read(file)
     report = world.next_report()
-    assert isinstance(report, Read)
+    assert isinstance(report, FileRead)
     assert report.file == file
     assert same(report.tensors, some_tensors(5))
     assert tier.nbytes == world.path(file).stat().st_size
@@ -97,7 +97,7 @@ def test_the_order_is_write_fsync_rename_fsync_of_the_folder_index(
     add = Index.add
 
     def watched_add(
-        self: Index, row: Row, used: Mapping[int, int], day: int, day_bytes: int
+        self: Index, row: FileRow, used: Mapping[int, int], day: int, day_bytes: int
     ) -> None:
         seen.append("index")
         add(self, row, used, day, day_bytes)
@@ -132,14 +132,14 @@ def test_a_full_queue_takes_nothing(tmp_path: Path) -> None:
     assert world.write(3) is not None
     assert world.write(4) is None
     files.gate.set()
-    assert [type(report) for report in world.reports()] == [Written, Written]
+    assert [type(report) for report in world.reports()] == [FileWritten, FileWritten]
     assert world.write(4) is not None
 
 
 def test_a_file_larger_than_the_queue_is_taken_alone(tmp_path: Path) -> None:
     world = World(tmp_path, Limits(1 << 30, queue_bytes=1000))
     assert world.write(1, nbytes=50_000) is not None
-    assert [type(report) for report in world.reports()] == [Written]
+    assert [type(report) for report in world.reports()] == [FileWritten]
 
 
 def test_a_file_larger_than_the_tier_is_not_taken(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_failed_write_leaves_nothing_and_is_logged_once(
 ) -> None:
     world = World(tmp_path, files=FailingFiles(call, FULL, times=2))
     files = [world.write(1), world.write(2)]
-    assert world.reports() == [WriteFailed(file) for file in files if file]
+    assert world.reports() == [FileWriteFailed(file) for file in files if file]
     assert world.names() == set()
     assert world.tier.nbytes == 0
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -177,7 +177,7 @@ def test_a_row_that_cannot_be_written_fails_the_file(
     world = World(tmp_path)
     file = world.write(1)
     assert file is not None
-    assert world.reports() == [WriteFailed(file)]
+    assert world.reports() == [FileWriteFailed(file)]
     assert world.names() == set()
 
 
@@ -186,7 +186,7 @@ def test_a_fault_of_our_own_fails_one_file_and_not_the_writer(call: str, tmp_pat
     world = World(tmp_path, files=FailingFiles(call, UNEXPECTED, times=1))
     file = world.write(1)
     assert file is not None
-    assert world.reports() == [WriteFailed(file)]
+    assert world.reports() == [FileWriteFailed(file)]
     assert world.names() == set()
     world.written(2)
 
@@ -196,7 +196,7 @@ def test_repeated_failures_stop_the_writing_for_a_minute(tmp_path: Path) -> None
     world = World(tmp_path, files=files)
     # The fourth may come before or after the third has failed.
     taken = [number for number in (world.write(seed) for seed in range(4)) if number is not None]
-    assert [type(report) for report in world.reports()] == [WriteFailed] * len(taken)
+    assert [type(report) for report in world.reports()] == [FileWriteFailed] * len(taken)
     assert len(taken) >= 3 and files.calls == 3
     assert world.write(5) is None
     world.monotonic_s += 60
@@ -213,7 +213,7 @@ def test_a_file_fails_with_the_one_that_it_continues(tmp_path: Path) -> None:
     world.tier.drop(first)
     files.gate.set()
     reports = world.reports()
-    assert reports[1:] == [WriteFailed(first), WriteFailed(second or 0)]
+    assert reports[1:] == [FileWriteFailed(first), FileWriteFailed(second or 0)]
     assert len(world.names()) == 1
 
 
@@ -241,7 +241,7 @@ def test_a_file_is_readable_before_it_is_written(tmp_path: Path) -> None:
     assert file is not None
     world.tier.read(file)
     report = world.next_report()
-    assert isinstance(report, Read)
+    assert isinstance(report, FileRead)
     assert same(report.tensors, some_tensors(1))
     files.gate.set()
 
@@ -268,7 +268,7 @@ def test_files_that_are_read_get_their_memory_two_at_a_time(tmp_path: Path) -> N
 def test_a_read_of_an_unknown_file_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.tier.read(12)
-    assert world.next_report() == Lost(12)
+    assert world.next_report() == FileLost(12)
 
 
 def _flip(path: Path) -> None:
@@ -297,7 +297,11 @@ def test_a_corrupt_file_is_quarantined_and_lost_after_those_that_continue_it(
     other = world.written(4)
     damage(world.path(first))
     world.tier.read(first)
-    assert [world.next_report() for _ in range(3)] == [Lost(third), Lost(second), Lost(first)]
+    assert [world.next_report() for _ in range(3)] == [
+        FileLost(third),
+        FileLost(second),
+        FileLost(first),
+    ]
     assert world.reports() == []
     assert world.names() == {f"{other}.safetensors", "quarantine"}
     assert [path.name for path in (world.folder / "quarantine").iterdir()] == [
@@ -312,7 +316,7 @@ def test_the_quarantine_keeps_the_newest_few(tmp_path: Path) -> None:
     for file in files:
         _flip(world.path(file))
         world.tier.read(file)
-        assert world.next_report() == Lost(file)
+        assert world.next_report() == FileLost(file)
     assert world.reports() == []
     kept = {path.name for path in (world.folder / "quarantine").iterdir()}
     assert kept == {f"{file}.safetensors" for file in files[2:]}
@@ -323,11 +327,11 @@ def test_a_file_that_cannot_be_read_is_lost(tmp_path: Path, error: Exception) ->
     world = World(tmp_path, files=FailingFiles("read", error, times=1))
     file = world.written(1)
     world.tier.read(file)
-    assert world.next_report() == Lost(file)
+    assert world.next_report() == FileLost(file)
     gone = world.written(2)
     world.path(gone).unlink()
     world.tier.read(gone)
-    assert world.next_report() == Lost(gone)
+    assert world.next_report() == FileLost(gone)
 
 
 def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
@@ -341,7 +345,7 @@ def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
     rates = [world.tier.read_bytes_per_s]
     for file in (small, large):
         world.tier.read(file)
-        assert isinstance(world.next_report(), Read)
+        assert isinstance(world.next_report(), FileRead)
         rates.append(world.tier.read_bytes_per_s)
     # Two reads: the content, and a look whether it ends there.
     measured = world.path(large).stat().st_size / 0.5
@@ -362,7 +366,7 @@ def test_over_the_byte_cap_the_least_recently_used_go(tmp_path: Path) -> None:
     world.tier.touch([first])
     fourth = world.write(4)
     assert fourth is not None
-    assert world.reports() == [Lost(second), Written(fourth, size)]
+    assert world.reports() == [FileLost(second), FileWritten(fourth, size)]
     assert world.names() == {f"{file}.safetensors" for file in (first, third, fourth)}
     assert world.tier.nbytes == 3 * size
 
@@ -374,8 +378,8 @@ def test_over_the_file_cap_files_go_before_those_that_they_continue(tmp_path: Pa
     third = world.written(3, parent=second)
     for seed, lost in ((4, third), (5, second), (6, first)):
         world.write(seed)
-        assert world.next_report() == Lost(lost)
-        assert isinstance(world.next_report(), Written)
+        assert world.next_report() == FileLost(lost)
+        assert isinstance(world.next_report(), FileWritten)
 
 
 def test_what_a_new_file_continues_makes_no_room_for_it(tmp_path: Path) -> None:
@@ -385,7 +389,7 @@ def test_what_a_new_file_continues_makes_no_room_for_it(tmp_path: Path) -> None:
     second = world.written(2, parent=first)
     third = world.write(3, parent=second)
     assert third is not None
-    assert world.reports() == [WriteFailed(third)]
+    assert world.reports() == [FileWriteFailed(third)]
     assert world.names() == {f"{first}.safetensors", f"{second}.safetensors"}
 
 
@@ -413,7 +417,7 @@ def test_what_continues_a_dropped_file_is_reported(tmp_path: Path) -> None:
     first = world.written(1)
     second = world.written(2, parent=first)
     world.tier.drop(first)
-    assert world.reports() == [Lost(second)]
+    assert world.reports() == [FileLost(second)]
     assert world.names() == set()
 
 
@@ -425,7 +429,7 @@ def test_a_file_dropped_while_it_is_written_leaves_nothing(tmp_path: Path) -> No
     assert files.reached.wait(5)
     world.tier.drop(file)
     files.gate.set()
-    assert world.reports() == [WriteFailed(file)]
+    assert world.reports() == [FileWriteFailed(file)]
     assert world.names() == set()
 
 
@@ -436,7 +440,7 @@ def test_a_file_dropped_while_its_row_is_written_leaves_nothing(
     add = Index.add
 
     def dropping_add(
-        self: Index, row: Row, used: Mapping[int, int], day: int, day_bytes: int
+        self: Index, row: FileRow, used: Mapping[int, int], day: int, day_bytes: int
     ) -> None:
         world.tier.drop(row.file)
         add(self, row, used, day, day_bytes)
@@ -444,7 +448,7 @@ def test_a_file_dropped_while_its_row_is_written_leaves_nothing(
     monkeypatch.setattr(Index, "add", dropping_add)
     file = world.write(1)
     assert file is not None
-    assert world.reports() == [WriteFailed(file)]
+    assert world.reports() == [FileWriteFailed(file)]
     assert world.names() == set()
     assert world.reopen().entries() == []
 
@@ -457,7 +461,7 @@ def test_a_read_of_a_dropped_file_is_answered_once(tmp_path: Path) -> None:
         world.tier.read(file)
         world.tier.read(file)
         world.tier.drop(file)
-    assert world.reports() == [Lost(file)]
+    assert world.reports() == [FileLost(file)]
 
 
 def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
@@ -468,7 +472,7 @@ def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
     corrupt = world.written(2)
     _flip(world.path(corrupt))
     world.tier.read(corrupt)
-    assert world.next_report() == Lost(corrupt)
+    assert world.next_report() == FileLost(corrupt)
     files.gate.clear()
     files.reached.clear()
     queued = [world.write(seed) for seed in (3, 4)]
@@ -479,8 +483,8 @@ def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
     fresh = world.write(5)
     files.gate.set()
     reports = world.reports()
-    assert reports[:2] == [WriteFailed(file or 0) for file in queued]
-    assert [type(report) for report in reports[2:]] == [Written]
+    assert reports[:2] == [FileWriteFailed(file or 0) for file in queued]
+    assert [type(report) for report in reports[2:]] == [FileWritten]
     assert world.names() == {f"{fresh}.safetensors"}
     index = b"".join(path.read_bytes() for path in world.folder.glob("index.sqlite*"))
     assert some_tokens(1).tobytes() not in index
@@ -512,7 +516,7 @@ def test_entries_come_back_parents_first(tmp_path: Path) -> None:
     assert world.tier.entries() == []
     world.tier.read(second)
     report = world.next_report()
-    assert isinstance(report, Read)
+    assert isinstance(report, FileRead)
     assert same(report.tensors, some_tensors(2))
 
 
@@ -534,7 +538,7 @@ def test_what_is_queued_at_the_end_is_not_written(tmp_path: Path) -> None:
     files.gate.set()
     world.tier.close()
     world.tier.close()
-    assert world.tier.poll() == [WriteFailed(file or 0) for file in queued]
+    assert world.tier.poll() == [FileWriteFailed(file or 0) for file in queued]
     assert world.write(3) is None
     assert world.names() == set()
 
@@ -559,4 +563,4 @@ def test_a_deletion_that_fails_is_logged_and_made_up_for_at_the_next_start(
 def test_an_item_of_another_time_is_not_wanted(tmp_path: Path) -> None:
     world = World(tmp_path)
     file = world.written(1)
-    assert not world.tier._shared.wants(Item(file, EntryKind.SPAN, 0, 1))
+    assert not world.tier._shared.is_needed(Item(file, EntryKind.SPAN, 0, 1))
