@@ -108,7 +108,7 @@ def reasoning_table() -> str:
 
 
 def reasoning_end_table() -> str:
-    """One row for each format that has reasoning: what is forced where a budget is used up."""
+    """One row for each format that has reasoning: the tokens forced at a thinking budget's end."""
     rows = []
     for name in registry.reasoning_names():
         grammar = registry.grammar_for(name, "none")
@@ -117,7 +117,7 @@ def reasoning_end_table() -> str:
         begins = grammar.answer_openings(reads_calls=True, names=("f",))
         then = " or ".join(f"`{_on_a_line(each)}`" for each in begins)
         rows.append((f"`{name}`", f"`{_on_a_line(grammar.closing)}`", then))
-    return _table(("format", "what is forced", "what may follow, with a tool `f`"), rows)
+    return _table(("format", "forced tokens", "what may follow, with a tool `f`"), rows)
 
 
 def tool_call_table() -> str:
@@ -131,12 +131,12 @@ def tool_call_table() -> str:
 
 def _reasoning_marks(form: ReasoningFormat) -> str:
     if not form.openers:
-        return "Nothing is read: reasoning stays in the answer, with its markup."
+        return "Not parsed: reasoning stays in the content, with its markup."
     marks = " or ".join(f"`{_on_a_line(each)}`" for each in form.openers)
     ends = " or ".join(f"`{_on_a_line(each)}`" for each in form.closers)
     more = [
-        "Has begun with the output, whatever the prompt says." if form.implicit else "",
-        "May come again behind an answer." if form.repeats else "",
+        "Begins with the output, whatever the prompt contains." if form.implicit else "",
+        "May come again after content." if form.repeats else "",
     ]
     return " ".join(filter(None, (f"{marks} … {ends}.", *more)))
 
@@ -153,7 +153,7 @@ def _known_formats() -> tuple[dict[str, tuple[Any, str]], dict[str, tuple[Any, s
     """(formats of reasoning, of tool calls) by name: the format, and what is written about it."""
     reasoning: dict[str, tuple[Any, str]] = {}
     tool_calls: dict[str, tuple[Any, str]] = {
-        "none": (None, "Nothing is read: calls stay in the answer, with their markup.")
+        "none": (None, "Not parsed: calls stay in the content, with their markup.")
     }
     for each in pkgutil.walk_packages(node.parsing.__path__, f"{node.parsing.__name__}."):
         if each.ispkg:

@@ -167,6 +167,13 @@ def test_a_field_is_either_applied_or_refused_or_ignored(name: str) -> None:
     assert sum(map(len, groups)) == len(set().union(*groups))
 
 
+def test_the_messages_that_the_operations_guide_quotes_exist() -> None:
+    quoted = re.findall(r"\"((?:has|took) [^\"\d]+)", page("guides/operations.md"))
+    assert len(quoted) > 3
+    text = "".join(path.read_text() for path in (DOCS.parent / "router").rglob("*.py"))
+    assert [each for each in quoted if each.strip() not in text] == []
+
+
 def test_every_field_of_a_script_is_documented() -> None:
     text = page("reference/settings.md")
     text = text[text.index("## The script of the scripted engine") :]
