@@ -304,15 +304,15 @@ class ScriptedStore(ModelStore):
 def load_token(settings: Settings) -> tuple[str, bool]:
     """The token in `settings.token_file`, created by the first call, and True if it is new. Raises
     `StartError` if the file cannot be read or written, or is empty."""
-    return _kept(settings.token_file, 16)
+    return _read_or_create(settings.token_file, 16)
 
 
 def load_node_id(settings: Settings) -> str:
     """The node's id, created at the first start. Raises `StartError`."""
-    return _kept(settings.home / "node-id", 8)[0]
+    return _read_or_create(settings.home / "node-id", 8)[0]
 
 
-def _kept(file: Path, random_bytes: int) -> tuple[str, bool]:
+def _read_or_create(file: Path, random_bytes: int) -> tuple[str, bool]:
     """The text of a file that only its owner can read, and True if the file is new. A new file has
     random hex digits."""
     try:

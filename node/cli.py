@@ -40,8 +40,8 @@ Token = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as version_of
 
@@ -177,19 +177,19 @@ def doctor(
 ) -> None:
     """Check what the agent needs from this machine to serve with the same options."""
     settings = _settings(given)
-    examine = _try_out if full else _look_at
+    examine = _check_fully if full else _check
     if not examine(settings, report_folder, soak_minutes, as_json):
         raise typer.Exit(1)
 
 
-def _try_out(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
-    """More than the base install has is imported here only."""
+def _check_fully(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
+    """Imports modules of the node extra, which the base install lacks."""
     from node.commands.mac_check import FullCheckOptions, run_full
 
     return run_full(FullCheckOptions(settings, out, soak_minutes), as_json=as_json)
 
 
-def _look_at(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
+def _check(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
     from node.commands.doctor import run_doctor
 
     if soak_minutes is not None or out != Path():

@@ -190,7 +190,7 @@ def _groups(root: Path, path: str, names: tuple[str, str, str]) -> list[MemoryGr
         limit_bytes = _whole(_text(each / limit_name))
         used_bytes = _whole(_text(each / used_name))
         if limit_bytes is None or used_bytes is None:
-            continue  # there is none, or it says "max"
+            continue  # there is no limit, or it is "max"
         lines = (_text(each / "memory.stat") or "").splitlines()
         stat = dict(line.split(maxsplit=1) for line in lines if " " in line)
         found.append(MemoryGroup(limit_bytes, used_bytes - (_whole(stat.get(inactive_name)) or 0)))

@@ -302,8 +302,8 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
     return own_machine.default_home("node", os.environ if environ is None else environ)
 
 
-def environment_of_others() -> dict[str, str]:
-    """This process's environment without our own variables."""
+def environment_without_own() -> dict[str, str]:
+    """This process's environment without variables of ours."""
     return {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
 
 

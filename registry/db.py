@@ -283,15 +283,15 @@ class Registry:
 
 async def router_id(registry: Registry) -> str:
     """The id of this registry's router: 16 random hex characters, made once and kept."""
-    return await _kept(registry, "router_id", secrets.token_hex(8))
+    return await _read_or_create(registry, "router_id", secrets.token_hex(8))
 
 
 async def accounts_secret(registry: Registry) -> bytes:
     """32 random bytes, made once and kept, by which the router knows accounts of its requests."""
-    return bytes.fromhex(await _kept(registry, "accounts_secret", secrets.token_hex(32)))
+    return bytes.fromhex(await _read_or_create(registry, "accounts_secret", secrets.token_hex(32)))
 
 
-async def _kept(registry: Registry, key: str, value: str) -> str:
+async def _read_or_create(registry: Registry, key: str, value: str) -> str:
     """The value under the key; `value` is stored and returned if there is none yet."""
 
     async def make(session: WriteSession) -> str:

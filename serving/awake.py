@@ -99,9 +99,9 @@ class Awake:
         while not self._closing:
             await self._needed.wait()
             if not self._closing:
-                await self._hold(command)
+                await self._keep_until_unneeded(command)
 
-    async def _hold(self, command: str) -> None:
+    async def _keep_until_unneeded(self, command: str) -> None:
         """Keeps the Mac awake until `_unneeded` is set."""
         try:
             process = await asyncio.create_subprocess_exec(

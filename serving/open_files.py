@@ -3,7 +3,7 @@
 import logging
 import resource
 
-_WANTED = 10_240
+_MOST_FILES = 10_240
 """Most files that macOS allows if its hard limit is infinite."""
 
 log = logging.getLogger("mlx_fleet.serving")
@@ -13,7 +13,7 @@ def allow_many_files() -> int:
     """Raises the limit as far as the system allows and returns it. Shells on macOS and launchd
     allow 256, and each stream needs at least one file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    allowed = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
         return open_files()
     try:
@@ -26,4 +26,4 @@ def allow_many_files() -> int:
 def open_files() -> int:
     """The present limit; if there is none, the number that we would request."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _WANTED if soft == resource.RLIM_INFINITY else soft
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 PREFIX = "MLX_FLEET_"
 SHARED = ("MLX_FLEET_HOME", "MLX_FLEET_KEY")
 """Variables of all commands; each command adds its own."""
-_ALIKE = 0.66
+_SIMILARITY = 0.66
 """Similarity threshold. It allows for two swapped letters in a name like KEY."""
 
 
@@ -18,6 +18,6 @@ def misspelt(names: Iterable[str], known: Collection[str]) -> str:
         tail = name.removeprefix(PREFIX)
         if not name.startswith(PREFIX) or tail in tails:
             continue
-        if near := difflib.get_close_matches(tail, tails, n=1, cutoff=_ALIKE):
+        if near := difflib.get_close_matches(tail, tails, n=1, cutoff=_SIMILARITY):
             return f"{name} is not a setting; did you mean {PREFIX}{near[0]}?"
     return ""

@@ -8,7 +8,7 @@ import msgspec
 
 from node.protocol.messages import Event, Finished, PrefixDelta
 
-KEPT_FINISHED = 10_000
+MOST_FINISHED = 10_000
 SUBSCRIBER_LIMIT = 20_000
 """Events that may wait for one subscriber before it is disconnected."""
 SUBSCRIBER_BYTES = 64 << 20
@@ -19,7 +19,7 @@ class EventHub:
     """Keeps the last finished requests, and publishes all events to the subscribers."""
 
     def __init__(self) -> None:
-        self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
+        self._finished: deque[Finished] = deque(maxlen=MOST_FINISHED)
         self._seq = 0
         self._subscribers: set[_Subscriber] = set()
         self._watched = asyncio.Event()
@@ -37,7 +37,7 @@ class EventHub:
         """Numbers the record, keeps it and publishes it."""
         self._seq += 1
         numbered = msgspec.structs.replace(finished, seq=self._seq)
-        self._kept.append(numbered)
+        self._finished.append(numbered)
         self.publish(numbered)
 
     def publish(self, event: Event) -> None:
@@ -60,18 +60,18 @@ class EventHub:
         loop, the events that `pieces` makes of the state at the start; then everything new since,
         all that waits at a time. Ends for a subscriber with more than `SUBSCRIBER_LIMIT` events or
         `SUBSCRIBER_BYTES` waiting."""
-        subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
+        subscriber = _Subscriber([first, *(kept for kept in self._finished if kept.seq > after)])
         if self._closed:
             subscriber.close()
         self._subscribers.add(subscriber)
         self._watched.set()
         try:
             made = pieces()
-            yield await subscriber.take()
+            yield await subscriber.read()
             for piece in made:
                 yield [piece]
                 await asyncio.sleep(0)
-            while events := await subscriber.take():
+            while events := await subscriber.read():
                 yield events
         finally:
             self._drop(subscriber)
@@ -104,7 +104,7 @@ class _Subscriber:
         self.closed = True
         self._some.set()
 
-    async def take(self) -> list[Event]:
+    async def read(self) -> list[Event]:
         """All events that wait; empty at the end."""
         await self._some.wait()
         events, self._events = self._events, []

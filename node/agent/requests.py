@@ -101,7 +101,7 @@ class Requests:
         """Ids of requests that a digest knows, which may outlive their accounts."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self._hurry = asyncio.Event()
+        self._grace_ended = asyncio.Event()
         self._closed = False
         self._ended = False
 
@@ -109,9 +109,9 @@ class Requests:
 
     async def drain(self, grace_s: float) -> None:
         """Accepts no more requests, and waits until none is open. Those still open after `grace_s`,
-        or after `hurry`, end with `ShuttingDown`."""
+        or after `end_grace`, end with `ShuttingDown`."""
         self._closed = True
-        waits = {asyncio.create_task(event.wait()) for event in (self._idle, self._hurry)}
+        waits = {asyncio.create_task(event.wait()) for event in (self._idle, self._grace_ended)}
         await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:
             task.cancel()
@@ -122,9 +122,9 @@ class Requests:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), END_S)
 
-    def hurry(self) -> None:
+    def end_grace(self) -> None:
         """Ends the grace period of `drain` now."""
-        self._hurry.set()
+        self._grace_ended.set()
 
     def close(self) -> None:
         """Accepts no more requests."""

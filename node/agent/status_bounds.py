@@ -41,8 +41,8 @@ class ModelFilter:
 
     def broken(self, folders: Iterable[BrokenFolder]) -> tuple[BrokenModel, ...]:
         """The broken models, at most as many as routers accept."""
-        told = (BrokenModel(each.name, clipped(each.reason)) for each in folders)
-        return tuple(itertools.islice(told, MAX_MODELS))
+        broken = (BrokenModel(each.name, clipped(each.reason)) for each in folders)
+        return tuple(itertools.islice(broken, MAX_MODELS))
 
     def _report(self, name: str, fault: str) -> None:
         if name not in self._reported:

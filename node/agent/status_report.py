@@ -39,8 +39,8 @@ def node_report(supervisor: Supervisor) -> dict[str, Any]:
 
 def pressure_of(supervisor: Supervisor) -> MemoryPressure:
     """The machine's memory pressure, and the limits that its engines keep for it."""
-    told = [engine.handle.link.stats for engine in supervisor.engines().values()]
-    caps = [each.stored_cap_bytes for each in told if each is not None]
+    stats = [engine.handle.link.stats for engine in supervisor.engines().values()]
+    caps = [each.stored_cap_bytes for each in stats if each is not None]
     known = [cap for cap in caps if cap is not None]
     return MemoryPressure(
         level=supervisor.pressure.name.lower(),

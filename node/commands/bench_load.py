@@ -113,7 +113,9 @@ class BenchClient:
     async def streams(self, count: int, max_tokens: int) -> Streams:
         """Measures `count` responses of `max_tokens` at once."""
         began_s = time.monotonic()
-        answers = await asyncio.gather(*(self._ask(self._task(), max_tokens) for _ in range(count)))
+        answers = await asyncio.gather(
+            *(self._request(self._task(), max_tokens) for _ in range(count))
+        )
         tokens = sum(answer.tokens for answer in answers)
         ttft_s = statistics.median(answer.ttft_s for answer in answers)
         return Streams(tokens / (time.monotonic() - began_s), ttft_s)
@@ -121,8 +123,8 @@ class BenchClient:
     async def repeat(self, prompt_tokens: int) -> Repeat:
         """Measures a prompt of about so many tokens, twice."""
         messages = self._long(prompt_tokens)
-        cold = await self._ask(messages, 1)
-        again = await self._ask(messages, 1)
+        cold = await self._request(messages, 1)
+        again = await self._request(messages, 1)
         return Repeat(cold.prompt_tokens, cold.ttft_s, again.ttft_s)
 
     async def stall(self, count: int, max_tokens: int, prompt_tokens: int) -> Stall:
@@ -136,7 +138,7 @@ class BenchClient:
         try:
             await asyncio.gather(*(event.wait() for event in begun))
             asked_s = time.monotonic()
-            long = await self._ask(self._long(prompt_tokens), 1)
+            long = await self._request(self._long(prompt_tokens), 1)
             done_s = asked_s + long.ttft_s
         finally:
             for task in tasks:
@@ -173,7 +175,7 @@ class BenchClient:
         messages, answers = [system], []
         for _ in range(turns):
             messages.append({"role": "user", "content": self._words(20)})
-            answers.append(await self._ask(messages, max_tokens))
+            answers.append(await self._request(messages, max_tokens))
             messages.append({"role": "assistant", "content": answers[-1].text})
         return answers
 
@@ -193,9 +195,9 @@ class BenchClient:
 
     async def _count(self, words: int) -> int:
         text = self._words(round(words * self._tokens_per_word))
-        return (await self._ask([{"role": "user", "content": text}], 1)).prompt_tokens
+        return (await self._request([{"role": "user", "content": text}], 1)).prompt_tokens
 
-    async def _ask(self, messages: Sequence[Message], max_tokens: int) -> StreamedResponse:
+    async def _request(self, messages: Sequence[Message], max_tokens: int) -> StreamedResponse:
         answer = StreamedResponse()
         await self._fill(answer, messages, max_tokens, asyncio.Event())
         return answer

@@ -172,7 +172,7 @@ def plan_models(settings: Settings, machine: Machine, disk_free_bytes: int) -> I
         limit_bytes = memory_limit_bytes(settings, machine)
         entries = build_store(settings).list()
     except StartError:
-        return  # which other checks tell
+        return  # other checks report it
     for entry in entries:
         budget = Budget(limit_bytes)
         plan = plan_engine(entry, Room(limit_bytes, disk_free_bytes, machine.has_gpu), settings)

@@ -99,8 +99,8 @@ def probed(section: str, *rest: str) -> Iterator[Line]:
             yield msgspec.json.decode(text, type=Line)
         words = process.stderr.read().strip().splitlines()
     if process.returncode:
-        said = words[-1].split(":")[0] if words else "no word"
-        found = f"ended with {process.returncode} ({said})"
+        last_word = words[-1].split(":")[0] if words else "no word"
+        found = f"ended with {process.returncode} ({last_word})"
         yield Line(section, "the section's process", "ends with 0", found, ok=False)
 
 

@@ -54,7 +54,7 @@ def _kernel(run: Runner, kernel: Kernel) -> Iterator[Line]:
     """Compares the kernel's answers to the agent with those of the system's own command."""
     names = ("hw.memsize", "kern.memorystatus_vm_pressure_level", "hw.pagesize")
     pairs = [(run(["sysctl", "-n", name]), kernel.number(name)) for name in names]
-    same = sum(said == f"{number}" for said, number in pairs)
+    same = sum(result == f"{number}" for result, number in pairs)
     expected = "as the command sysctl says"
     yield Line(SYSTEM, "sysctl", expected, f"{same} of {len(pairs)} are", same == len(pairs))
     memory, most_bytes = kernel.virtual_memory(), kernel.number("hw.memsize") or 0
@@ -151,7 +151,7 @@ def _gateway(run: Runner) -> Line:
         return Line(SETTINGS, name, expected, "there is no gateway", None)
     try:
         with socket.create_connection((found[1], 80), timeout=_DIAL_S):
-            said = "answered"
+            result = "answered"
     except OSError as error:
-        said = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    return Line(SETTINGS, name, expected, said, said != "EHOSTUNREACH")
+        result = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    return Line(SETTINGS, name, expected, result, result != "EHOSTUNREACH")

@@ -31,7 +31,7 @@ def pull_model(
                 hub,
             )
     except KeyboardInterrupt:
-        if not store.is_begun(command.model):
+        if not store.is_unfinished(command.model):
             raise
         raise Stopped(
             f"Stopped; {command.model} is not complete. The same command resumes it, and "

@@ -188,7 +188,7 @@ class AgentServer(QuietServer):
         """The first signal starts the shutdown, the second ends its grace period. uvicorn's own
         handler would exit at the second one and leave the engines running."""
         if self._stop.is_set() and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._agent.requests.hurry)
+            self._loop.call_soon_threadsafe(self._agent.requests.end_grace)
         self._stop.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

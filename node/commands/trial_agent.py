@@ -15,7 +15,7 @@ import httpx
 import psutil
 
 from node.hardware import python_command
-from node.settings import environment_of_others
+from node.settings import environment_without_own
 
 START_S = 30.0
 _LISTENING = re.compile(r"listening on (http://\S+)")
@@ -67,7 +67,7 @@ def trial_agent(script: str = "{}", open_files: int | None = None) -> Iterator[T
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment_of_others(),
+            env=environment_without_own(),
         )
         try:
             yield TrialAgent(process, _url(process), (home / "token").read_text().strip())
@@ -94,7 +94,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def seconds_until_gone(processes: list[psutil.Process], most_s: float) -> float | None:
+def seconds_until_ended(processes: list[psutil.Process], most_s: float) -> float | None:
     """Seconds until all processes have ended; None if one still runs after `most_s`."""
     began_s = time.monotonic()
     gone, alive = psutil.wait_procs(processes, timeout=most_s)

@@ -12,7 +12,7 @@ import httpx
 
 from node.commands.trial_agent import (
     TrialAgent,
-    seconds_until_gone,
+    seconds_until_ended,
     stop_engines,
     trial_agent,
 )
@@ -34,9 +34,9 @@ _LEAST_FILES = 4_096
 def limits() -> Iterator[Line]:
     files = allow_many_files()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told = "no hard limit" if hard == resource.RLIM_INFINITY else f"hard limit {hard}"
+    limit = "no hard limit" if hard == resource.RLIM_INFINITY else f"hard limit {hard}"
     enough = files >= _LEAST_FILES
-    yield Line(LIMITS, "open files", f"at least {_LEAST_FILES}", f"{files}, {told}", enough)
+    yield Line(LIMITS, "open files", f"at least {_LEAST_FILES}", f"{files}, {limit}", enough)
     left, right = socket.socketpair()
     with left, right:
         sizes = [
@@ -66,7 +66,7 @@ def processes() -> Iterator[Line]:
             agent.load()
             engines = agent.engines()
             act(agent)
-            gone_s = seconds_until_gone(engines, most_s)
+            gone_s = seconds_until_ended(engines, most_s)
         found = "some were left" if gone_s is None else f"{len(engines)} gone after {gone_s:.1f} s"
         yield Line(
             PROCESSES,

@@ -102,8 +102,8 @@ class PeerSource:
     def _check(self, response: HTTPResponse, file: ExpectedFile, at: int) -> None:
         """Raises `PeerFailed` unless the response is the rest of the file."""
         rest = f"bytes {at}-{file.size_bytes - 1}/{file.size_bytes}"
-        told = response.headers.get("content-range", "")
-        if response.status == 206 and told == rest:
+        content_range = response.headers.get("content-range", "")
+        if response.status == 206 and content_range == rest:
             return
         if response.status in (206, 416):
             raise PeerFailed(

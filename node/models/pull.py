@@ -141,11 +141,11 @@ def _from_peer(
 ) -> ModelEntry:
     folder, source = store.folder_for(command.model), peer.share.source
     peer_source = PeerSource(peer, command.model)
-    wanted = peer_source.files()
+    expected = peer_source.files()
     _check_source(_begun_source(folder), source.partition("@")[0], command.model)
-    with claimed(folder, _total_bytes(wanted)):
+    with claimed(folder, _total_bytes(expected)):
         _mark(folder, f"{FROM_PEER}{source}")
-        Downloads(folder, peer_source, _counter(wanted, progress)).run(wanted, at_once=1)
+        Downloads(folder, peer_source, _counter(expected, progress)).run(expected, at_once=1)
         entry = _finish(folder, command.model, source)
     Manifests(store.folder).save(entry, peer.share.files)
     return entry
@@ -159,28 +159,28 @@ def _from_hub(
     source = f"{_source(command)}{plan.commit}"
     if _is_whole(folder):
         return _of_revision(folder, source, command)
-    wanted = [file for file in plan.files if is_model_file(file.path)]
-    paths = {file.path for file in wanted}
+    expected = [file for file in plan.files if is_model_file(file.path)]
+    paths = {file.path for file in expected}
     if not any(path.endswith(".safetensors") for path in paths) or "config.json" not in paths:
         raise PullRefused(
             f"{command.repo_id} has no safetensors weights with a config.json, so it is no MLX "
             "model; mlx-community on the hub has many."
         )
     _check_source(_begun_source(folder), _source(command), command.model)
-    with claimed(folder, _total_bytes(wanted)):
+    with claimed(folder, _total_bytes(expected)):
         _mark(folder, source)
         files = hub.source(command, plan.commit)
-        Downloads(folder, files, _counter(wanted, progress)).run(wanted, at_once=HUB_FILES)
+        Downloads(folder, files, _counter(expected, progress)).run(expected, at_once=HUB_FILES)
         return _finish(folder, command.model, source)
 
 
-def _total_bytes(wanted: Sequence[ExpectedFile]) -> int:
-    return sum(file.size_bytes for file in wanted)
+def _total_bytes(expected: Sequence[ExpectedFile]) -> int:
+    return sum(file.size_bytes for file in expected)
 
 
-def _counter(wanted: Sequence[ExpectedFile], progress: Progress) -> Callable[[int], None]:
+def _counter(expected: Sequence[ExpectedFile], progress: Progress) -> Callable[[int], None]:
     """Adds up the lengths of pieces and passes the sum on to `progress`."""
-    total_bytes = _total_bytes(wanted)
+    total_bytes = _total_bytes(expected)
     here_bytes = 0
 
     def count(piece_bytes: int) -> None:
@@ -229,13 +229,13 @@ def _begun_source(folder: Path) -> str | None:
     return begun.removeprefix(FROM_PEER) or read_source(folder) or None
 
 
-def _check_source(source: str | None, wanted: str, name: str) -> None:
+def _check_source(source: str | None, expected: str, name: str) -> None:
     """Raises `DownloadError` if the folder is, or will be, a model whose source does not start with
-    `wanted`."""
-    if source is None or source.startswith(wanted):
+    `expected`."""
+    if source is None or source.startswith(expected):
         return
     origin = source.removeprefix(FROM_HUB).partition("@")[0] or "another source"
-    what = wanted.removeprefix(FROM_HUB).rstrip("@") or "this one"
+    what = expected.removeprefix(FROM_HUB).rstrip("@") or "this one"
     raise PullRefused(
         f"{name} is there already, from {origin}; pull {what} under another name, or "
         f"remove it with `node-agent rm {name}`."

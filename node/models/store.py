@@ -246,7 +246,7 @@ class ModelStore:
         name."""
         return self.folder / check_name(name).replace("/", "--")
 
-    def is_begun(self, name: str) -> bool:
+    def is_unfinished(self, name: str) -> bool:
         """True if a pull of that name has begun in the store's own folder, and not ended. Raises
         `BadRequest` for a bad name."""
         folder = self.folder_for(name)
@@ -256,7 +256,7 @@ class ModelStore:
         """True if there is a model of that name, complete, unfinished or broken."""
         contents = self.contents()
         names = {each.name for each in contents.models} | {each.name for each in contents.broken}
-        return name in names or self.is_begun(name)
+        return name in names or self.is_unfinished(name)
 
     def remove(self, name: str) -> int:
         """Deletes a model of the store's own folder, finished or not, and returns the bytes freed.
@@ -271,7 +271,7 @@ class ModelStore:
             freed_bytes = folder_bytes(path)
             delete_folder(path)
             return freed_bytes
-        if self.is_begun(name):
+        if self.is_unfinished(name):
             unfinished = self.folder_for(name)
             freed_bytes = folder_bytes(unfinished)
             delete_folder(unfinished)

@@ -2,15 +2,14 @@
 
 
 def loading(name: str, progress: float | None) -> bytes:
-    """A comment that says that a model is loading; `progress` is from 0 to 1, or None if
+    """A comment that reports the load of a model; `progress` is from 0 to 1, or None if
     unknown."""
     done = "" if progress is None else f" {progress * 100:.0f} %"
     return f": loading {_in_line(name)}{done}\n\n".encode()
 
 
 def waiting_for(name: str, blocked_by: str) -> bytes:
-    """A comment that says that the request waits for a model, and the reason why it is not loading
-    yet."""
+    """A comment that reports a wait for a model, and the reason why it is not loading yet."""
     return f": waiting for {_in_line(name)}, {blocked_by}\n\n".encode()
 
 

@@ -35,10 +35,10 @@ def near_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
     for each in names:
         by_key.setdefault(each.rpartition("/")[2].lower(), each)
         by_key[each.lower()] = each
-    asked = name[:_COMPARED_CHARS].lower()
-    keys = difflib.get_close_matches(asked, by_key, n=6, cutoff=0.5)
+    searched = name[:_COMPARED_CHARS].lower()
+    keys = difflib.get_close_matches(searched, by_key, n=6, cutoff=0.5)
     # A longer name that contains this one is similar, too: Qwen3-4B and Qwen3-4B-4bit.
-    longer = sorted(key for key in by_key if len(asked) >= _LEAST_CHARS and asked in key)
+    longer = sorted(key for key in by_key if len(searched) >= _LEAST_CHARS and searched in key)
     return tuple(dict.fromkeys(by_key[key] for key in (*keys, *longer)))[:3]
 
 

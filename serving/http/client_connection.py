@@ -156,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.discard(self)
         self._callers.forget(self)
         self._ignores_input = True
-        del self._parser  # it refers back
+        del self._parser  # it refers to this object
         if self._timer is not None:
             self._timer.cancel()
         self.resume_writing()
@@ -182,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._ignores_input = True
-            if self._exchange is not None:  # answered as if it had asked for no other protocol
+            if self._exchange is not None:  # the upgrade is ignored
                 self._exchange.keep_alive = False
         except httptools.HttpParserError as error:
             self._on_broken(refusal_of(error))
@@ -313,7 +313,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange.complete or exchange.disconnected:
             return
         if exchange.began:
-            self.transport.close()  # the caller sees that the answer is not whole
+            self.transport.close()  # shows that the response is incomplete
         else:
             exchange.keep_alive = False
             self._refuse(exchange, Refusal(), scope["raw_path"])

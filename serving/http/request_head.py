@@ -66,7 +66,7 @@ def _check_codings(version: str, codings: list[bytes]) -> None:
 def refusal_of(error: httptools.HttpParserError) -> Refusal:
     """The refusal for bytes that the parser rejected."""
     cause = error.__context__
-    if isinstance(cause, Refusal):  # raised by who was told of what it had read
+    if isinstance(cause, Refusal):  # raised in a callback of the parser
         return cause
     if str(error) in _OTHER_VERSIONS:
         return WrongHttpVersion()

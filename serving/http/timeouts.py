@@ -86,5 +86,5 @@ def unsent_bytes(connection: socket.socket) -> int:
         return int.from_bytes(
             fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT_BYTES)), sys.byteorder
         )
-    except OSError:  # the connection has ended: that is told next
+    except OSError:  # the connection has ended, which is reported next
         return 0

@@ -10,10 +10,10 @@ MOST_CHARS = 10_000
 
 _BAD = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters: escape sequences begin with one of these
-    "\xad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # what cannot be seen
+    "\xad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # invisible characters
     "\u2028\u2029"  # other line ends
-    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of all text behind it
-    "\ud800-\udfff"  # halves of characters, which no stream takes
+    "\u202a-\u202e\u2066-\u2069"  # changes of the direction of text
+    "\ud800-\udfff"  # halves of characters, which no stream accepts
 )
 _IN_LINE = re.compile(f"[\t\n{_BAD}]")
 _IN_LINES = re.compile(f"[{_BAD}]")

@@ -134,7 +134,7 @@ async def test_a_subscription_begins_with_the_status_and_what_was_missed() -> No
 
 
 async def test_only_so_many_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events_module, "KEPT_FINISHED", 3)
+    monkeypatch.setattr(events_module, "MOST_FINISHED", 3)
     hub = EventHub()
     for number in range(10):
         hub.finish(finished(str(number)))
@@ -526,7 +526,7 @@ async def test_a_hurry_ends_the_grace() -> None:
     async with running(Script(wedge=True)) as agent:
         answer = asyncio.create_task(run(agent, job(agent)))
         drain = asyncio.create_task(agent.drain(60))
-        agent.requests.hurry()
+        agent.requests.end_grace()
         await drain
         with pytest.raises(ShuttingDown):
             await answer
