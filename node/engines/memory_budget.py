@@ -169,7 +169,7 @@ class Leases:
         confirmed."""
         self._unsure: set[str] = set()
         """Engines that have not confirmed a lease, and may keep to it or not."""
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._settling: asyncio.Task[None] | None = None
         self._is_settled = True
 
@@ -193,8 +193,8 @@ class Leases:
     async def make_room(self) -> None:
         """Returns when no engine uses more than its grant. Raises `LoadFailure` if one does not
         shrink in time, or if less can be reclaimed than when the load was admitted."""
-        async with self._turn:
-            if late := await self._take_back():
+        async with self._lock:
+            if late := await self._reclaim():
                 raise LoadFailure(
                     f"{' and '.join(late)} did not give back memory within {GIVE_BACK_S:.0f} s."
                 )
@@ -207,8 +207,8 @@ class Leases:
     async def settle(self) -> None:
         """Brings every engine to its grant where there is room for it. Raises `LoadFailure` if one
         does not confirm in time."""
-        async with self._turn:
-            late = await self._take_back()
+        async with self._lock:
+            late = await self._reclaim()
             # Shares only fall with a grant and only rise with a release, so the memory that is
             # leased here is free; if a grant intervenes, its `make_room` reclaims it.
             granted = {key: self._budget.lease(key) for key in self._tenants}
@@ -217,8 +217,7 @@ class Leases:
             late += await self._send(getting, granted)
         if late:
             raise LoadFailure(
-                f"{' and '.join(late)} did not come to a new memory lease within "
-                f"{GIVE_BACK_S:.0f} s."
+                f"{' and '.join(late)} did not adopt a new memory lease within {GIVE_BACK_S:.0f} s."
             )
 
     def settle_soon(self) -> None:
@@ -261,7 +260,7 @@ class Leases:
                 getting.append(key)
         return getting
 
-    async def _take_back(self) -> list[str]:
+    async def _reclaim(self) -> list[str]:
         """Sends smaller leases; returns the keys of engines that did not confirm in time."""
         granted = {key: self._budget.lease(key) for key in self._tenants}
         giving = [

@@ -41,7 +41,7 @@ LEAST_CHUNK_TOKENS = 64
 EXIT_GRACE_S = 1.0
 """Seconds that a process may live on after its end of the link closed."""
 
-FAULT = "The agent failed while it loaded the model; its log tells more."
+FAULT = "The agent failed while it loaded the model; see its log."
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class EngineProcesses:
 
     def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()) is not None:
-            logger.error("A fault of the agent at %s.", slot.entry.name, exc_info=fault)
+            logger.error("Internal error of the agent with %s.", slot.entry.name, exc_info=fault)
         # A task that is cancelled before its first step runs none of its own code.
         if slot.work is task and slot.state is ModelState.LOADING:
             self._end_load(slot, None)
@@ -310,7 +310,7 @@ def _in_smaller_chunks(spec: EngineSpec, overloads: int) -> EngineSpec:
     the GPU serves the display only between two commands."""
     tokens = max(spec.prefill_chunk_tokens >> overloads, LEAST_CHUNK_TOKENS)
     logger.warning(
-        "%s: prefill_chunk %d tokens (the GPU has failed %d times for having had too much to do).",
+        "%s: prefill_chunk %d tokens (the GPU was overloaded %d times).",
         *(spec.model, tokens, overloads),
     )
     return msgspec.structs.replace(spec, prefill_chunk_tokens=tokens)

@@ -217,7 +217,7 @@ def _rows(entry: ModelEntry, live_bytes: int, settings: Settings) -> tuple[int, 
     short_bytes = row_bytes(entry, SHORT_ROW_TOKENS, settings.kv_live_bits)
     if short_bytes * rows > live_bytes:
         rows = max(live_bytes // short_bytes, 1)
-        reason = f"the live KV holds no more rows of {SHORT_ROW_TOKENS} tokens"
+        reason = f"the live KV has room for no more rows of {SHORT_ROW_TOKENS} tokens"
     return rows, Choice("max_rows", str(rows), reason)
 
 

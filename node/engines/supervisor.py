@@ -122,7 +122,7 @@ class Supervisor:
             raise ModelBusy(f"{entry.name} still serves {slot.use.leases} requests.")
         is_other = slot.loads.generation != generation or slot.handle is None
         if generation is not None and is_other:
-            raise ModelBusy(f"{entry.name} has been unloaded or loaded anew meanwhile.")
+            raise ModelBusy(f"{entry.name} has been unloaded or loaded again meanwhile.")
         if min_idle_s > 0.0:
             self._check_idle(slot, min_idle_s)
         await self.drain(entry)

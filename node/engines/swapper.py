@@ -115,7 +115,7 @@ class Swapper:
 
     def _cancel(self, name: str) -> None:
         if (work := self._slots.named(name).work) is not None:
-            logger.info("Nobody waits for %s any more: its load is cancelled.", name)
+            logger.info("No request waits for %s: its load is cancelled.", name)
             work.cancel()
 
     def _wake(self) -> None:

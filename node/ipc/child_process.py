@@ -90,11 +90,11 @@ class Spare:
             return None
         return taken
 
-    def refill(self, after_s: float, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Starts a process after a delay if `is_wanted` then returns True, unless there is one or
+    def refill(self, after_s: float, is_needed: Callable[[], bool] = lambda: True) -> None:
+        """Starts a process after a delay if `is_needed` then returns True, unless there is one or
         one is being started."""
         if self._module and self._ready is None and self._work is None:
-            self._work = asyncio.create_task(self._start(after_s, is_wanted))
+            self._work = asyncio.create_task(self._start(after_s, is_needed))
 
     async def close(self) -> None:
         if self._work is not None:
@@ -106,10 +106,10 @@ class Spare:
             ended.link.close()
             await ended.process.wait()
 
-    async def _start(self, after_s: float, is_wanted: Callable[[], bool]) -> None:
+    async def _start(self, after_s: float, is_needed: Callable[[], bool]) -> None:
         try:
             await asyncio.sleep(after_s)
-            if is_wanted():
+            if is_needed():
                 self._ready = await spawn(self._module, *self._arguments)
         except OSError as error:
             # The next caller of `spawn` gets the error.

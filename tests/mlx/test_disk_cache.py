@@ -39,7 +39,7 @@ def live(model: Path) -> int:
 
 
 def folders(model: Path) -> set[str]:
-    return {path.name for path in (model.parent / "kv").iterdir()} - {digests.KEPT_FOLDER}
+    return {path.name for path in (model.parent / "kv").iterdir()} - {digests.DIGESTS_FOLDER}
 
 
 def test_the_next_life_finds_what_a_new_model_left(

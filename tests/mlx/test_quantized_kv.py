@@ -155,8 +155,8 @@ def test_the_state_says_all_that_there_is(llama: Subject) -> None:
     [
         ("gpt_oss", "another kind of cache, RotatingKVCache"),
         ("qwen3_5", "another kind of cache, ArraysCache"),
-        ("deepseek_v3", "cannot run with quantised KV: 'tuple' object has no attribute"),
-        ("deepseek_v32", "cannot run with quantised KV"),
+        ("deepseek_v3", "cannot run with quantized KV: 'tuple' object has no attribute"),
+        ("deepseek_v32", "cannot run with quantized KV"),
     ],
 )
 def test_other_models_are_refused_with_the_reason(make: Make, kind: str, reason: str) -> None:

@@ -231,7 +231,7 @@ def test_live_bits_are_refused_where_a_layer_cannot(kind: Path) -> None:
         with Driver(kind, spec=make_spec(kind, kv_live_bits=8)) as engine:
             assert engine.engine._layout.span_bytes_per_token > 0
     else:
-        with pytest.raises(LoadError, match=r"bit|quantis"):
+        with pytest.raises(LoadError, match=r"bit|quantiz"):
             Driver(kind, spec=make_spec(kind, kv_live_bits=8))
 
 

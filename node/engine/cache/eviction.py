@@ -26,7 +26,7 @@ class Appraisal:
         self._prefill_s = prefill_s
         self._needs_snapshot = needs_snapshot
         self._now_s = now_s
-        self.gone: set[Node] = set()
+        self.evicted: set[Node] = set()
         """Nodes whose snapshots count as evicted; an `EvictionPlan` adds to it."""
 
     def recompute_s(self, node: Node) -> float:
@@ -34,7 +34,7 @@ class Appraisal:
         nothing."""
         if not self._needs_snapshot:
             return self._prefill_s(node.begin, node.end)
-        if node.has_snapshot and node not in self.gone:
+        if node.has_snapshot and node not in self.evicted:
             return self.snapshot_recompute_s(node)
         # Tokens behind the last snapshot are reusable only on the path to a deeper one.
         return self._prefill_s(node.begin, node.end) if node.children else 0.0
@@ -42,7 +42,7 @@ class Appraisal:
     def snapshot_recompute_s(self, node: Node) -> float:
         """Returns the prefill seconds from the previous snapshot to this one."""
         for above in node.ancestors():
-            if above.has_snapshot and above not in self.gone:
+            if above.has_snapshot and above not in self.evicted:
                 return self._prefill_s(above.end, node.end)
         return self._prefill_s(0, node.end)
 
@@ -79,14 +79,14 @@ class EvictionPlan:
         self.picks: list[Pick] = []
         self.freed_bytes = 0
         self.freed_snapshot_bytes = 0
-        self._spans_gone: set[Node] = set()
-        self._snapshots_gone = appraisal.gone
+        self._evicted_spans: set[Node] = set()
+        self._evicted_snapshots = appraisal.evicted
         self._below = {node: node.resident_below for node in index.resident}
         if keep is not None:
             # As if a node below it owned memory.
             self._change_below([keep, *keep.ancestors()], 1)
         if not at_once:
-            self._count_leaving_as_gone()
+            self._count_leaving_as_evicted()
         self._nodes: _Heap | None = None
         self._snapshots: _Heap | None = None
 
@@ -148,14 +148,14 @@ class EvictionPlan:
     def _take(self, pick: Pick) -> Pick:
         node = pick.node
         self.picks.append(pick)
-        if node.snapshot is not None and node not in self._snapshots_gone:
+        if node.snapshot is not None and node not in self._evicted_snapshots:
             self.freed_bytes += node.snapshot_bytes
             self.freed_snapshot_bytes += node.snapshot_bytes
-            self._snapshots_gone.add(node)
-        if pick.span and node not in self._spans_gone:
+            self._evicted_snapshots.add(node)
+        if pick.span and node not in self._evicted_spans:
             self.freed_bytes += node.span_bytes
-            self._spans_gone.add(node)
-        if self._is_gone(node):
+            self._evicted_spans.add(node)
+        if self._is_evicted(node):
             self._uncover(node)
         return pick
 
@@ -167,14 +167,14 @@ class EvictionPlan:
                 if self._nodes is not None and self._may_pick(above):
                     heapq.heappush(self._nodes, self._priced(above))
 
-    def _count_leaving_as_gone(self) -> None:
+    def _count_leaving_as_evicted(self) -> None:
         for node in self._index.leaving:
             if node.span_leaving:
-                self._spans_gone.add(node)
+                self._evicted_spans.add(node)
             if node.snapshot_leaving:
-                self._snapshots_gone.add(node)
+                self._evicted_snapshots.add(node)
         for node in self._index.leaving:
-            if self._is_gone(node):
+            if self._is_evicted(node):
                 self._change_below(node.ancestors(), -1)
 
     def _change_below(self, nodes: Iterable[Node], change: int) -> None:
@@ -182,28 +182,28 @@ class EvictionPlan:
             if node in self._below:
                 self._below[node] += change
 
-    def _is_gone(self, node: Node) -> bool:
-        return (node.span is None or node in self._spans_gone) and (
-            node.snapshot is None or node in self._snapshots_gone
+    def _is_evicted(self, node: Node) -> bool:
+        return (node.span is None or node in self._evicted_spans) and (
+            node.snapshot is None or node in self._evicted_snapshots
         )
 
     def _may_pick(self, node: Node) -> bool:
         if self._below[node] > 0:
             return self._has_snapshot(node)
-        if node.protected or self._is_gone(node):
+        if node.protected or self._is_evicted(node):
             return False
         return not (self._at_once and (_is_written_now(node) or _snapshot_is_written_now(node)))
 
     def _has_snapshot(self, node: Node) -> bool:
-        if node.snapshot is None or node in self._snapshots_gone or node.protected:
+        if node.snapshot is None or node in self._evicted_snapshots or node.protected:
             return False
         return not (self._at_once and _snapshot_is_written_now(node))
 
     def _priced(self, node: Node) -> "_Priced":
         if self._below[node] > 0:
             return self._snapshot_priced(node)
-        nbytes = 0 if node in self._spans_gone else node.span_bytes
-        nbytes += 0 if node in self._snapshots_gone else node.snapshot_bytes
+        nbytes = 0 if node in self._evicted_spans else node.span_bytes
+        nbytes += 0 if node in self._evicted_snapshots else node.snapshot_bytes
         return self._appraisal.value(node, nbytes), node.entry, node
 
     def _snapshot_priced(self, node: Node) -> "_Priced":

@@ -88,7 +88,7 @@ class PrefixCache:
         walk = self._index.walk(tokens[: max(limit_tokens, 0)], salt)
         return longest_hit(walk, self._index.root, needs_snapshot=self._config.needs_snapshot)
 
-    def take(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
+    def use(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
         """Returns the spans that restore the first `hit.tokens` tokens, in order, each with the
         range of its tokens to use, and the snapshot at their end if the model needs one. Counts as
         a use.
@@ -231,6 +231,6 @@ class PrefixCache:
         if isinstance(report, FileWritten):
             self._spiller.on_written(report.file, report.nbytes)
         elif isinstance(report, FileWriteFailed | FileLost):
-            self._spiller.on_gone(report.file)
+            self._spiller.on_lost(report.file)
         else:
             self._promoter.on_read(report.file, report.tensors)

@@ -82,7 +82,7 @@ class Promoter:
         except ValueError as error:
             # The checksum is right but the contents are not.
             logger.warning("File %d of the disk cache is dropped: %s.", number, error)
-            self._spiller.on_gone(number)
+            self._spiller.on_lost(number)
             self._spiller.delete(number)
 
     def _attach(self, file: File, tensors: Tensors) -> None:

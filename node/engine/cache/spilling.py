@@ -128,7 +128,7 @@ class Spiller:
         if node.snapshot is not None:
             self._index.detach_snapshot(node)
             if node.snapshot_file is None:
-                self._snapshot_is_lost(node)
+                self._on_snapshot_lost(node)
 
     # --- out of the tree -------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Spiller:
         if node.file is None or node.file.owners == [node]:
             self.remove(node)
 
-    def _snapshot_is_lost(self, node: Node) -> None:
+    def _on_snapshot_lost(self, node: Node) -> None:
         self.prune(node)
         if not node.removed:
             self._journal.note_usable(node)
@@ -184,7 +184,7 @@ class Spiller:
         for node in list(file.owners):
             self._let_go(node)
 
-    def on_gone(self, number: int) -> None:
+    def on_lost(self, number: int) -> None:
         """Handles a file that was not written or is lost; the files that continue it are gone
         too."""
         file = self._forget(number)
@@ -194,18 +194,18 @@ class Spiller:
             node = file.owners.pop()
             node.snapshot_file = None
             if node.snapshot is None:
-                self._snapshot_is_lost(node)
+                self._on_snapshot_lost(node)
             elif node.snapshot_leaving:
                 self._drop_snapshot(node)
             return
-        self._span_is_gone(file)
+        self._on_span_lost(file)
 
     def delete(self, number: int) -> None:
         """Deletes a file that no node refers to."""
         if self._tier is not None:
             self._tier.drop(number)
 
-    def _span_is_gone(self, file: File) -> None:
+    def _on_span_lost(self, file: File) -> None:
         top = min(file.owners, key=lambda node: node.begin)
         nodes = top.subtree()[::-1]
         lost_snapshots = {node for node in nodes if node.snapshot_file and not node.snapshot}
@@ -233,7 +233,7 @@ class Spiller:
         if snapshot_leaving:
             self._drop_snapshot(node)
         elif lost_snapshot:
-            self._snapshot_is_lost(node)
+            self._on_snapshot_lost(node)
 
     def _forget(self, number: int) -> File | None:
         self.reading.pop(number, None)

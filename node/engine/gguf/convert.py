@@ -237,7 +237,7 @@ def _number(metadata: dict[str, Any], key: str, default: float | None = None) ->
 
 def _impossible(key: str, value: object) -> GgufError:
     shown = repr(value)[:100]
-    return GgufError(f"The metadata's llama.{key} is {shown}, not a number that can be.")
+    return GgufError(f"The metadata's llama.{key} is {shown}, which is not a valid number.")
 
 
 def _shortest(value: float) -> float:

@@ -89,7 +89,7 @@ class CacheLayout:
         layout = cls(network, tuple(leaves), part_names, live_bits, groups)
         # Raises `LoadError` if the codec cannot encode a width.
         if layout.span_bytes_per_token == 0 and not isinstance(codec, PlainCodec):
-            raise LoadError("This model keeps no KV of single tokens that could be quantised.")
+            raise LoadError("This model keeps no KV of single tokens that could be quantized.")
         return layout
 
     @cached_property

@@ -57,7 +57,7 @@ class AffineCodec:
     def __init__(self, bits: int) -> None:
         """`bits` per value is 4 or 8. Raises `LoadError`."""
         if bits not in _BITS:
-            raise LoadError(f"KV can be quantised to 4 or 8 bits, not to {bits}.")
+            raise LoadError(f"KV can be quantized to 4 or 8 bits, not to {bits}.")
         self.bits = bits
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
@@ -99,7 +99,7 @@ def group_size(*widths: int) -> int:
             return size
     width = next(width for width in widths if width % _GROUP_SIZES[-1])
     raise LoadError(
-        f"The KV of this model cannot be quantised: the width of a head is {width}, "
+        f"The KV of this model cannot be quantized: the width of a head is {width}, "
         f"which {_GROUP_SIZES[-1]} does not divide."
     )
 

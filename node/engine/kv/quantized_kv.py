@@ -199,29 +199,29 @@ def check_live_bits(network: Any, bits: int) -> tuple[int, ...]:
     run with its KV quantized to 4 or 8 bits, since some attention layers cannot read quantized
     keys."""
     if bits not in _MOST_DIFFERENCE:
-        raise LoadError(f"The KV of running rows can be quantised to 4 or 8 bits, not to {bits}.")
+        raise LoadError(f"The KV of running rows can be quantized to 4 or 8 bits, not to {bits}.")
     plain = make_prompt_cache(network)
     for leaf in flatten(plain):
         if type(leaf) is not KVCache:
             raise LoadError(
-                "The KV of this model's running rows cannot be quantised: one of its layers keeps "
+                "The KV of this model's running rows cannot be quantized: one of its layers keeps "
                 f"another kind of cache, {type(leaf).__name__}."
             )
     expected = _probe(network, plain)
     used = [leaf for leaf in flatten(plain) if not leaf.empty()]
     if len(used) < len(flatten(plain)):
-        raise LoadError("The KV of this model's running rows cannot be quantised: some is unused.")
+        raise LoadError("The KV of this model's running rows cannot be quantized: some is unused.")
     groups = tuple(group_size(leaf.keys.shape[3], leaf.values.shape[3]) for leaf in used)
     try:
         found = _probe(network, live_caches(network, bits, groups))
     except _FORWARD_ERRORS as error:
         reason = error_text(error).split(".")[0]
-        raise LoadError(f"This model cannot run with quantised KV: {reason}.") from error
+        raise LoadError(f"This model cannot run with quantized KV: {reason}.") from error
     norm = mx.linalg.norm
     difference = float(norm(found - expected) / norm(expected - expected.mean()))
     if not difference <= _MOST_DIFFERENCE[bits]:
         raise LoadError(
-            f"With its KV quantised to {bits} bits this model's logits differ by "
+            f"With its KV quantized to {bits} bits this model's logits differ by "
             f"{difference:.0%} of their spread."
         )
     return groups

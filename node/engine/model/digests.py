@@ -15,7 +15,7 @@ import msgspec
 
 from node.models.saved_hashes import FolderRecord, HashingStopped, sha256_of, write_record
 
-KEPT_FOLDER = "digests"
+DIGESTS_FOLDER = "digests"
 _NAME_BYTES = 16
 
 
@@ -39,7 +39,7 @@ class Digests:
 
     def __init__(self, kv_folder: Path, folder: Path) -> None:
         """Raises `OSError`."""
-        self._kept_folder = kv_folder / KEPT_FOLDER
+        self._digests_folder = kv_folder / DIGESTS_FOLDER
         self._folder = folder
         self._stamps = _stamps(folder)
 
@@ -77,7 +77,7 @@ class Digests:
 
     def _file(self) -> Path:
         name = hashlib.blake2b(os.fsencode(self._folder), digest_size=_NAME_BYTES).hexdigest()
-        return self._kept_folder / f"{name}.json"
+        return self._digests_folder / f"{name}.json"
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -51,34 +51,38 @@ def _line(name: str, compare: Callable[[], Divergence]) -> Line:
 class _Same:
     """A prompt whose outputs are compared with the first one."""
 
-    def __init__(self, model: LoadedModel, asked: Prompt, count: int) -> None:
-        self._model, self._asked, self._count = model, asked, count
-        self._first = self._ask(spec_of(), [], [asked])
+    def __init__(self, model: LoadedModel, first_prompt: Prompt, count: int) -> None:
+        self._model, self._prompt, self._count = model, first_prompt, count
+        self._first = self._generate(spec_of(), [], [first_prompt])
 
     def alone(self) -> Divergence:
-        return divergence(self._first, self._ask(spec_of(), [], [self._asked]))
+        return divergence(self._first, self._generate(spec_of(), [], [self._prompt]))
 
     def batched(self, rows: int) -> Divergence:
-        length = len(self._asked)
+        length = len(self._prompt)
         others = [prompt(length - length * at // 10, at + 2) for at in range(rows - 1)]
-        return divergence(self._first, self._ask(spec_of(), [], [self._asked, *others]))
+        return divergence(self._first, self._generate(spec_of(), [], [self._prompt, *others]))
 
     def cached(self, cut: int) -> Divergence:
-        return divergence(self._first, self._ask(spec_of(), [self._asked[:cut]], [self._asked]))
+        return divergence(
+            self._first, self._generate(spec_of(), [self._prompt[:cut]], [self._prompt])
+        )
 
     def from_disk(self, folder: Path) -> Divergence:
         with tempfile.TemporaryDirectory() as home:
             spec = spec_of(str(folder), Path(home))
             # It spills its stored KV; the next engine begins with the disk alone.
-            self._ask(spec, [], [self._asked])
-            answer = self._ask(spec, [], [self._asked])
+            self._generate(spec, [], [self._prompt])
+            answer = self._generate(spec, [], [self._prompt])
         if answer.usage is None or not answer.usage.cached_tokens:
             return Divergence(0, float("inf"))
         return divergence(self._first, answer)
 
-    def _ask(self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]) -> ProbeOutput:
+    def _generate(
+        self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]
+    ) -> ProbeOutput:
         """Returns the first prompt's output from a new engine that has processed `before`."""
         with Runner(self._model, spec) as runner:
             for each in before:
-                runner.ask([each], 1)
-            return runner.ask(prompts, self._count)[0]
+                runner.generate([each], 1)
+            return runner.generate(prompts, self._count)[0]

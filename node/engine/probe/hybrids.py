@@ -115,8 +115,8 @@ def _make(kind: str) -> LoadedModel:
 
 def _together(kind: str, model: LoadedModel, name: str, prompts: list[Prompt]) -> Line:
     with timed() as took:
-        alone = [_ask(model, [each])[0] for each in prompts]
-        together = _ask(model, prompts)
+        alone = [_generate(model, [each])[0] for each in prompts]
+        together = _generate(model, prompts)
         found = [divergence(*pair) for pair in zip(alone, together, strict=True)]
     same = sum(each.at is None for each in found)
     return Line(
@@ -129,9 +129,9 @@ def _together(kind: str, model: LoadedModel, name: str, prompts: list[Prompt]) -
     )
 
 
-def _ask(model: LoadedModel, prompts: list[Prompt]) -> Any:
+def _generate(model: LoadedModel, prompts: list[Prompt]) -> Any:
     with Runner(model, spec_of()) as runner:
-        return runner.ask(prompts, _COUNT)
+        return runner.generate(prompts, _COUNT)
 
 
 def _on_cpu(kind: str, model: LoadedModel) -> Line:
@@ -159,10 +159,10 @@ def _on_cpu(kind: str, model: LoadedModel) -> Line:
 def _steady(kind: str, model: LoadedModel, steps: int) -> Line:
     """Decodes two rows for long: memory of an unevaluated graph would grow with each step."""
     with Runner(model, spec_of()) as runner, timed() as took:
-        runner.ask([_prompt(40, 1), _prompt(40, 2)], 100)
+        runner.generate([_prompt(40, 1), _prompt(40, 2)], 100)
         before_bytes = mx.get_active_memory()
         mx.reset_peak_memory()
-        runner.ask([_prompt(40, 1), _prompt(40, 2)], steps)
+        runner.generate([_prompt(40, 1), _prompt(40, 2)], steps)
         grown = mx.get_peak_memory() - before_bytes
         seconds = took()
     limit = 64 << 20

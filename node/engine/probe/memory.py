@@ -46,10 +46,10 @@ def _phases(runner: Runner, sizes: ProbeSizes, footprint: Callable[[], int]) -> 
         (f"a prompt of {sizes.long_tokens} tokens", [prompt(sizes.long_tokens, 9)]),
     ):
         with timed() as took:
-            runner.ask(prompts, 16)
+            runner.generate(prompts, 16)
             seconds = took()
         found = (
-            f"{footprint() // MIB} MiB held, {mx.get_active_memory() // MIB} MiB in use, "
+            f"{footprint() // MIB} MiB of the process, {mx.get_active_memory() // MIB} MiB in use, "
             f"{mx.get_cache_memory() // MIB} MiB kept for reuse"
         )
         yield measured(SECTION, f"memory with {name}", found, seconds)
@@ -62,7 +62,7 @@ def _cache_limits(model: LoadedModel, sizes: ProbeSizes) -> Iterator[Line]:
             # Overrides the engine's own limit.
             before_bytes = mx.set_cache_limit(int(limit_gib * (1 << 30)))
             with timed() as took:
-                runner.ask([prompt(count, int(limit_gib * 2))], 1)
+                runner.generate([prompt(count, int(limit_gib * 2))], 1)
                 seconds = took()
             mx.set_cache_limit(before_bytes)
         name = f"prefill with {limit_gib:g} GiB of buffers kept for reuse"

@@ -106,7 +106,7 @@ class Runner:
     def warm_up(self) -> None:
         self._thread.submit(self._engine.warm_up).result()
 
-    def ask(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
+    def generate(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
         """Returns the outputs, of `count` tokens at most, for all prompts, which run together.
         Raises `LoadError` if the engine refuses one."""
         return self._thread.submit(self._answers, prompts, count).result()

@@ -28,7 +28,7 @@ def probe(model: LoadedModel, minutes: float) -> Iterator[Line]:
         while time.monotonic() - began_s < minutes * 60:
             longest = max(model.context_tokens - 200, 64)
             seeds = (rounds * len(_LENGTHS) + at for at in range(len(_LENGTHS)))
-            runner.ask(
+            runner.generate(
                 [
                     prompt(min(length, longest), seed)
                     for length, seed in zip(_LENGTHS, seeds, strict=True)

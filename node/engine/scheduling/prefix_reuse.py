@@ -106,7 +106,7 @@ class PrefixReuse:
         the row's `done_tokens` and `checkpoints`."""
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         if hit.tokens:
-            pieces, snapshot = self.cache.take(hit)
+            pieces, snapshot = self.cache.use(hit)
             # The cache has only spans that this layout captured or rebuilt.
             spans = cast(list[tuple[KvSpan, int, int]], pieces)
             caches = self._layout.restore(

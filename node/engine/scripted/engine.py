@@ -39,7 +39,7 @@ from node.protocol.messages import FinishReason
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
-NOT_FORCED = "The scripted engine says what its script tells it, and nothing else can be forced."
+NOT_FORCED = "The scripted engine generates only what its script contains; nothing can be forced."
 NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
 
 

@@ -269,7 +269,7 @@ async def test_one_late_engine_does_not_keep_the_others_from_their_leases(
         while world.stored["a"] != world.budget.lease("a").stored_kv_bytes:
             await asyncio.sleep(0)
     await world.leases.close()
-    assert caplog.messages == ["a did not come to a new memory lease within 0 s."]
+    assert caplog.messages == ["a did not adopt a new memory lease within 0 s."]
 
 
 async def test_kv_that_is_pinned_while_a_load_waits_for_room_fails_it() -> None:

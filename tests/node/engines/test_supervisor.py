@@ -309,7 +309,7 @@ async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
     async with world() as it:
         await it.touch()
         entry, (status,) = await it.entry(), it.supervisor.status()
-        with pytest.raises(ModelBusy, match="loaded anew"):
+        with pytest.raises(ModelBusy, match="loaded again"):
             await it.supervisor.unload(entry, generation=status.generation + 1)
         with pytest.raises(ModelBusy, match="used meanwhile"):
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)

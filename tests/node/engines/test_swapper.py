@@ -158,5 +158,5 @@ async def test_a_load_is_cancelled_once_however_often_it_is_looked_at(
             it.supervisor._swapper.decide()
             await asyncio.sleep(0)
         assert [text for text in caplog.messages if "cancelled" in text] == [
-            "Nobody waits for scripted any more: its load is cancelled."
+            "No request waits for scripted: its load is cancelled."
         ]

@@ -74,7 +74,7 @@ def open_index(folder: Path) -> Index:
     try:
         return Index.open(folder)
     except CorruptIndex as error:
-        logger.warning("The index of %s is damaged and begins anew: %s", folder, error)
+        logger.warning("The index of %s is damaged and is replaced: %s", folder, error)
     for name in INDEX_FILES:
         if (folder / name).exists():
             quarantine(Files(), folder / name)

@@ -26,7 +26,7 @@ class World:
         return self.cache.match(count(begin, end), end - begin).tokens
 
     def use(self, begin: int, end: int) -> None:
-        self.cache.take(self.cache.match(count(begin, end), end - begin))
+        self.cache.use(self.cache.match(count(begin, end), end - begin))
         self.clock.advance(CLOCK_STEP_S)
 
 

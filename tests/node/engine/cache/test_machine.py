@@ -90,7 +90,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.check_taken(hit, prompt)
 
     def check_taken(self, hit: Hit, prompt: Prefix) -> None:
-        spans, snapshot = self.cache.take(hit)
+        spans, snapshot = self.cache.use(hit)
         cells: list[Prefix] = []
         for span, low, high in spans:
             assert isinstance(span, FakeSpan) and 0 <= low < high <= span.tokens

@@ -37,7 +37,7 @@ def _match(cache: PrefixCache, tokens: Tokens) -> Hit:
 
 
 def _cells(cache: PrefixCache, hit: Hit) -> list[Prefix]:
-    spans, _ = cache.take(hit)
+    spans, _ = cache.use(hit)
     cells: list[Prefix] = []
     for span, low, high in spans:
         assert isinstance(span, FakeSpan)
@@ -127,7 +127,7 @@ def test_a_hit_that_is_gone_is_an_error() -> None:
     hit = _match(cache, count(1, 11))
     cache.clear()
     with pytest.raises(LookupError):
-        cache.take(hit)
+        cache.use(hit)
 
 
 # --- snapshots ---------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_a_model_that_needs_snapshots_reuses_up_to_one() -> None:
     assert _match(cache, count(1, 11)).tokens == 5
     hit = _match(cache, count(1, 21))
     assert hit.tokens == 10
-    spans, snapshot = cache.take(hit)
+    spans, snapshot = cache.use(hit)
     assert sum(high - low for _, low, high in spans) == 10
     assert snapshot == FakeSnapshot(tuple(range(1, 11)))
     assert _match(cache, np.concatenate([count(1, 9), ids(99, 99)])).tokens == 5

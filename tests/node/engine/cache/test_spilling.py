@@ -61,7 +61,7 @@ class World:
         hit = self.cache.match(tokens, len(tokens))
         assert hit.tokens == length
         cells: list[Prefix] = []
-        for span, low, high in self.cache.take(hit)[0]:
+        for span, low, high in self.cache.use(hit)[0]:
             assert isinstance(span, FakeSpan)
             cells.extend(span.cells[low:high])
         assert cells == [tuple(tokens[: end + 1].tolist()) for end in range(length)]
@@ -303,7 +303,7 @@ def test_a_snapshot_goes_to_disk_and_back_with_its_span() -> None:
     assert world.cache.promote(hit)
     assert world.cache.snapshot_nbytes == SNAPSHOT_BYTES
     world.finish()
-    _, snapshot = world.cache.take(world.cache.match(count(1, 12), 11))
+    _, snapshot = world.cache.use(world.cache.match(count(1, 12), 11))
     assert snapshot == FakeSnapshot(tuple(range(1, 11)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.engine.model import digests as module
-from node.engine.model.digests import KEPT_FOLDER, Digests
+from node.engine.model.digests import DIGESTS_FOLDER, Digests
 from node.models.saved_hashes import HashingStopped, sha256_of
 
 NAMES = ("model-1.safetensors", "model-2.safetensors")
@@ -118,7 +118,7 @@ def test_a_stop_leaves_what_is_done(folder: Path, read: list[str]) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b'{"folder": "/elsewhere", "files": {}}'])
 def test_what_is_kept_and_cannot_be_used_is_made_again(folder: Path, content: bytes) -> None:
     found = digests(folder).make(never)
-    (kept,) = (folder.parent / "kv" / KEPT_FOLDER).iterdir()
+    (kept,) = (folder.parent / "kv" / DIGESTS_FOLDER).iterdir()
     kept.write_bytes(content)
     assert digests(folder).known() is None
     assert digests(folder).make(never) == found == digests(folder).known()
@@ -128,4 +128,4 @@ def test_what_is_kept_of_folders_that_are_gone_is_forgotten(folder: Path) -> Non
     digests(folder).make(never)
     other = folder.rename(folder.with_name("other"))
     digests(other).make(never)
-    assert len(list((folder.parent / "kv" / KEPT_FOLDER).iterdir())) == 1
+    assert len(list((folder.parent / "kv" / DIGESTS_FOLDER).iterdir())) == 1
