@@ -22,7 +22,7 @@ from node.dialects.completions.completions import COMPLETIONS
 from node.dialects.fields.field_table import FieldTable
 from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
-from node.parsing.format import Grammar, ReasoningFormat, ToolFormat
+from node.parsing.format import OutputLayout, ReasoningFormat, ToolFormat
 from tests.command_lines import ALL_COMMANDS, options_of
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -111,12 +111,12 @@ def reasoning_end_table() -> str:
     """One row for each format that has reasoning: the tokens forced at a thinking budget's end."""
     rows = []
     for name in registry.reasoning_names():
-        grammar = registry.grammar_for(name, "none")
-        if not grammar.closing:
+        layout = registry.layout_for(name, "none")
+        if not layout.closing:
             continue
-        begins = grammar.answer_openings(reads_calls=True, names=("f",))
+        begins = layout.answer_openings(reads_calls=True, names=("f",))
         then = " or ".join(f"`{_on_a_line(each)}`" for each in begins)
-        rows.append((f"`{name}`", f"`{_on_a_line(grammar.closing)}`", then))
+        rows.append((f"`{name}`", f"`{_on_a_line(layout.closing)}`", then))
     return _table(("format", "forced tokens", "what may follow, with a tool `f`"), rows)
 
 
@@ -160,9 +160,9 @@ def _known_formats() -> tuple[dict[str, tuple[Any, str]], dict[str, tuple[Any, s
             continue
         for value, about in _defined(importlib.import_module(each.name)):
             kinds = type(value).__mro__
-            if isinstance(value, ReasoningFormat) or Grammar in kinds:
+            if isinstance(value, ReasoningFormat) or OutputLayout in kinds:
                 reasoning[value.name] = value, about
-            if ToolFormat in kinds or Grammar in kinds:
+            if ToolFormat in kinds or OutputLayout in kinds:
                 tool_calls[value.name] = value, about
     return reasoning, tool_calls
 

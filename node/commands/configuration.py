@@ -9,7 +9,7 @@ from node.engines.memory_budget import OVERHEAD_BYTES
 from node.errors import NodeError, StartError
 from node.hardware import this_kernel, why_unfit
 from node.parsing.registry import (
-    go_together,
+    are_compatible,
     reasoning_name,
     reasoning_names,
     tool_call_name,
@@ -133,7 +133,7 @@ def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) ->
     """Raises `StartError` for formats that are set for the same models and do not go together."""
     for model in sorted({*reasoning, *tool_calls}):
         names = [given.get(model) or given.get("") for given in (reasoning, tool_calls)]
-        if None not in names and not go_together(str(names[0]), str(names[1])):
+        if None not in names and not are_compatible(str(names[0]), str(names[1])):
             raise StartError(
                 f"reasoning_parsers and tool_parsers name {names[0]!r} and {names[1]!r} "
                 f"for {model or 'all models'}, which cannot be combined: a format of the "

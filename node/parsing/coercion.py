@@ -50,8 +50,8 @@ def types_of(schema: object, root: Schema | None = None, depth: int = 0) -> froz
             found = [types_of(each, root, depth + 1) for each in branches]
             return frozenset().union(*found) if all(found) else frozenset()
     if isinstance(parts := schema.get("allOf"), list):
-        said = [types for each in parts if (types := types_of(each, root, depth + 1))]
-        return frozenset.intersection(*said) if said else frozenset()
+        known = [types for each in parts if (types := types_of(each, root, depth + 1))]
+        return frozenset.intersection(*known) if known else frozenset()
     return _types_of_values(schema)
 
 

@@ -4,12 +4,12 @@ import re
 
 _OPENER = re.compile(r"\s*```[a-zA-Z]*[ \t\r]*\n")
 _MAY_OPEN = re.compile(r"\s*(?:`{0,2}|```[a-zA-Z]*[ \t\r]*)\Z")
-"""Texts that may become the begin of a fence."""
+"""Texts that may become the start of a fence."""
 _TICKS = 3
-_HELD_LENGTH = 1024
+_LONGEST_FENCE = 1024
 """Most characters of a possible fence that are buffered; a longer text is no fence."""
 FENCES = ("```json\n", "\n```")
-"""The begin and the end of a fence as models write it."""
+"""The start and the end of a fence as models write it."""
 
 
 class Fence:
@@ -17,20 +17,20 @@ class Fence:
     answer and nothing but white space follows its end."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._buffered = ""
         self._has_begun = False
         self._is_fenced = False
 
-    def pass_over(self) -> None:
+    def skip(self) -> None:
         """Notes that the answer has begun, so no fence can begin it."""
         self._has_begun = True
 
     def feed(self, text: str) -> str:
         """Returns the part of the new and the buffered text that belongs to the answer."""
-        text, self._held = self._held + text, ""
+        text, self._buffered = self._buffered + text, ""
         if not self._has_begun:
-            if len(text) <= _HELD_LENGTH and _MAY_OPEN.match(text):
-                self._held = text
+            if len(text) <= _LONGEST_FENCE and _MAY_OPEN.match(text):
+                self._buffered = text
                 return ""
             self._has_begun = True
             if (opener := _OPENER.match(text)) is not None:
@@ -39,16 +39,16 @@ class Fence:
         if not self._is_fenced:
             return text
         end = _end_of(text)
-        if len(text) - end > _HELD_LENGTH:
+        if len(text) - end > _LONGEST_FENCE:
             end = len(text)
-        self._held = text[end:]
+        self._buffered = text[end:]
         return text[:end]
 
     def flush(self) -> str:
         """Returns the buffered text at the end of the answer."""
-        held, self._held = self._held, ""
-        is_closer = self._is_fenced and held.strip() == "`" * _TICKS
-        return "" if is_closer else held
+        buffered, self._buffered = self._buffered, ""
+        is_closer = self._is_fenced and buffered.strip() == "`" * _TICKS
+        return "" if is_closer else buffered
 
 
 def _end_of(text: str) -> int:

@@ -1,8 +1,8 @@
 """Defines a wire format: how reasoning and tool calls are marked in an output.
 
 Most models mark the two apart: a `ReasoningFormat` is data, a `ToolFormat` reads one block of
-calls, and `marked.Marked` reads an output with any two of them. Outputs with another structure as a
-whole, such as channels with headers, are read by a `Grammar`.
+calls, and `marked.MarkedLayout` reads an output with any two of them. Outputs with another
+structure as a whole, such as channels with headers, are read by an `OutputLayout`.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from node.parsing.scanning.added_tokens import Family
+from node.parsing.scanning.added_tokens import TokenFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 from node.parsing.spelling import AnswerSpelling, CallSpelling
@@ -18,7 +18,7 @@ from node.parsing.spelling import AnswerSpelling, CallSpelling
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """Reasoning between markers, at the begin of an output."""
+    """Reasoning between markers, at the start of an output."""
 
     name: str
     openers: tuple[str, ...]
@@ -35,7 +35,7 @@ class ReasoningFormat:
     closes_first: bool = False
     """True if an output without reasoning may begin with the closer."""
     unread_calls: tuple[str, ...] = ()
-    """Begins of calls that end the reasoning of a request without tools, if the output ends with
+    """Starts of calls that end the reasoning of a request without tools, if the output ends with
     them."""
     unread_end: str = ""
     """The end of such a call."""
@@ -53,10 +53,10 @@ class ReasoningFormat:
         """True if a prompt with this end has begun the reasoning."""
         return self._opened(prompt_tail) is not None
 
-    def goes_on(self, prompt_tail: str) -> bool:
+    def has_begun_text(self, prompt_tail: str) -> bool:
         """True if a prompt with this end has begun the reasoning and some of its text."""
-        said = self._opened(prompt_tail)
-        return said is not None and bool(said.strip())
+        text_behind = self._opened(prompt_tail)
+        return text_behind is not None and bool(text_behind.strip())
 
     def closes(self, prompt_tail: str) -> bool:
         """True if the prompt ends with the end of reasoning."""
@@ -74,12 +74,12 @@ class ReasoningFormat:
         reasoning."""
         begin = _last_end(prompt_tail, self.closers)
         for at, behind in _positions(prompt_tail, self.openers, begin):
-            before, said = prompt_tail[max(0, at - _NEAR) : at], prompt_tail[behind:]
-            is_first = not speaks(before)
-            if begin or said.strip():
+            before, text_behind = prompt_tail[max(0, at - _NEAR) : at], prompt_tail[behind:]
+            is_first = not has_begun_answer(before)
+            if begin or text_behind.strip():
                 is_first = not before.rstrip().endswith(self.closers) and _begins_answer(before)
             if is_first:
-                return said
+                return text_behind
         return None
 
 
@@ -97,7 +97,7 @@ def _begins_answer(before: str) -> bool:
     return _HEADER.search(before) is not None
 
 
-def speaks(prompt_tail: str) -> bool:
+def has_begun_answer(prompt_tail: str) -> bool:
     """True if a prompt with this end has, as far as can be seen, begun the answer's text."""
     near = prompt_tail[-_NEAR:]
     return not (_begins_answer(near) or _NO_WORDS.search(near))
@@ -153,7 +153,7 @@ class Setup:
     """If False, calls are content, with their markup."""
 
 
-class Grammar(AnswerSpelling, Protocol):
+class OutputLayout(AnswerSpelling, Protocol):
     """Reads outputs that are laid out as a whole. It has no state: one object serves all
     requests."""
 
@@ -170,17 +170,17 @@ class Grammar(AnswerSpelling, Protocol):
     """Markers that count only as added tokens, if the vocabulary has them; the same characters in
     other tokens are text."""
 
-    def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
+    def families(self, *, reads_calls: bool) -> tuple[TokenFamily, ...]:
         """Returns the families of tokens. Ends of calls that are not read are content."""
         ends = frozenset(self.orphans)
         dropped = ends if reads_calls else ends & self.strict
-        return (Family(frozenset(self.openers), dropped, drops_ends=True),)
+        return (TokenFamily(frozenset(self.openers), dropped, drops_ends=True),)
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         """Reads until the text ends."""
 
 
-class NoCalls(ToolFormat):
+class NoToolFormat(ToolFormat):
     """The tool format of outputs without calls."""
 
     name = "none"
@@ -199,7 +199,7 @@ class ModelFamily:
 
     tool_calls: tuple[ToolFormat, ...] = ()
     reasoning: tuple[ReasoningFormat, ...] = ()
-    whole: tuple[Grammar, ...] = ()
+    layouts: tuple[OutputLayout, ...] = ()
     """Formats of outputs as a whole. Each name stands for a reasoning format and a tool format
     alike."""
     tool_call_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

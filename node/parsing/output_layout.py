@@ -1,14 +1,14 @@
 """Chooses the reader of the output that a request asks for."""
 
 from node.ipc.generate import OutputFormat
-from node.parsing.format import Grammar
-from node.parsing.registry import grammar_for
+from node.parsing.format import OutputLayout
+from node.parsing.registry import layout_for
 from node.parsing.selection import NONE
 
 
-def layout_of(output: OutputFormat) -> Grammar:
+def layout_of(output: OutputFormat) -> OutputLayout:
     """Returns the reader of the output. Raises `KeyError` for an unknown format."""
-    return grammar_for(output.reasoning, output.tool_calls, reads_calls=reads_calls(output))
+    return layout_for(output.reasoning, output.tool_calls, reads_calls=reads_calls(output))
 
 
 def reads_calls(output: OutputFormat) -> bool:

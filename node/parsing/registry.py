@@ -10,12 +10,12 @@ from node.parsing import formats
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.bracket import BRACKET
 from node.parsing.calls.function_xml import FUNCTION_XML
-from node.parsing.calls.marked import Marked
+from node.parsing.calls.marked import MarkedLayout
 from node.parsing.format import (
     NO_REASONING,
-    Grammar,
     ModelFamily,
-    NoCalls,
+    NoToolFormat,
+    OutputLayout,
     ReasoningFormat,
     ToolFormat,
 )
@@ -50,7 +50,9 @@ def _aliases(known: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, str]:
 
 
 _FAMILIES = _families()
-_WHOLE: Mapping[str, Grammar] = {form.name: form for each in _FAMILIES for form in each.whole}
+_LAYOUTS: Mapping[str, OutputLayout] = {
+    form.name: form for each in _FAMILIES for form in each.layouts
+}
 """Formats of outputs as a whole; each name stands for a reasoning format and a tool format
 alike."""
 _REASONING: Mapping[str, ReasoningFormat] = {
@@ -71,7 +73,7 @@ unknown."""
 _TOOL_CALLS: Mapping[str, ToolFormat] = {
     form.name: form
     for form in (
-        *(NoCalls(), _AUTO),
+        *(NoToolFormat(), _AUTO),
         *_KNOWN,
         *(form for each in _FAMILIES if not each.is_marked for form in each.tool_calls),
     )
@@ -87,7 +89,7 @@ def reasoning_name(name: str) -> str:
     `KeyError`."""
     known = name.lower().replace("-", "_")
     known = REASONING_ALIASES.get(known, known)
-    if known not in _REASONING and known not in _WHOLE:
+    if known not in _REASONING and known not in _LAYOUTS:
         raise KeyError(name)
     return known
 
@@ -96,45 +98,45 @@ def tool_call_name(name: str) -> str:
     """Returns the name of a tool format for any of its names, in any case. Raises `KeyError`."""
     known = name.lower().replace("-", "_")
     known = TOOL_CALL_ALIASES.get(known, known)
-    if known not in _TOOL_CALLS and known not in _WHOLE:
+    if known not in _TOOL_CALLS and known not in _LAYOUTS:
         raise KeyError(name)
     return known
 
 
 def reasoning_names() -> list[str]:
-    return sorted({*_REASONING, *_WHOLE})
+    return sorted({*_REASONING, *_LAYOUTS})
 
 
 def tool_call_names() -> list[str]:
-    return sorted({*_TOOL_CALLS, *_WHOLE})
+    return sorted({*_TOOL_CALLS, *_LAYOUTS})
 
 
-def go_together(reasoning: str, tool_calls: str) -> bool:
+def are_compatible(reasoning: str, tool_calls: str) -> bool:
     """True if one output can have both formats. A format of outputs as a whole goes with itself or
     with `none`. Raises `KeyError`."""
     names = {reasoning_name(reasoning), tool_call_name(tool_calls)}
-    return len(names - {NONE}) < 2 or not names & _WHOLE.keys()
+    return len(names - {NONE}) < 2 or not names & _LAYOUTS.keys()
 
 
-def override(told: Formats, reasoning: str = "", tool_calls: str = "") -> Formats:
-    """Returns a model's formats if one or both are given explicitly, by any of their names; `told`
-    are those found for the model. A found format that does not go with a given one is replaced by
-    `none`, and a given format of outputs as a whole stands for both."""
+def override(found_formats: Formats, reasoning: str = "", tool_calls: str = "") -> Formats:
+    """Returns a model's formats if one or both are given explicitly, by any of their names;
+    `found_formats` are those found for the model. A found format that does not go with a given one
+    is replaced by `none`, and a given format of outputs as a whole stands for both."""
     given = reasoning or tool_calls
-    if given in _WHOLE and not (reasoning and tool_calls):
+    if given in _LAYOUTS and not (reasoning and tool_calls):
         return Formats(given, given)
-    chosen = Formats(reasoning or told.reasoning, tool_calls or told.tool_calls)
-    if go_together(*chosen):
+    chosen = Formats(reasoning or found_formats.reasoning, tool_calls or found_formats.tool_calls)
+    if are_compatible(*chosen):
         return chosen
-    return Formats(reasoning or NONE, tool_calls or NONE) if given else told
+    return Formats(reasoning or NONE, tool_calls or NONE) if given else found_formats
 
 
 @lru_cache(maxsize=256)
-def grammar_for(reasoning: str, tool_calls: str, *, reads_calls: bool = True) -> Grammar:
+def layout_for(reasoning: str, tool_calls: str, *, reads_calls: bool = True) -> OutputLayout:
     """Returns the reader of outputs with the two formats. Without `reads_calls`, calls are text.
     Raises `KeyError`."""
     reasoning, tool_calls = reasoning_name(reasoning), tool_call_name(tool_calls)
     for name in (tool_calls, reasoning):
-        if name in _WHOLE:
-            return _WHOLE[name]
-    return Marked(_REASONING[reasoning], _TOOL_CALLS[tool_calls], reads_calls=reads_calls)
+        if name in _LAYOUTS:
+            return _LAYOUTS[name]
+    return MarkedLayout(_REASONING[reasoning], _TOOL_CALLS[tool_calls], reads_calls=reads_calls)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from node.ipc.generate import ToolSchema
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 
 
 class CallSpelling(Protocol):
@@ -19,8 +19,10 @@ class CallSpelling(Protocol):
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         """Returns the expression of a block that calls one of the tools with arguments that fit its
-        schema, or several of them in a row if `parallel`. Raises `NotHeld`."""
-        raise NotHeld(f"Calls of the format {self.name} cannot be forced.", "tool_choice")
+        schema, or several of them in a row if `parallel`. Raises `UnsupportedConstraint`."""
+        raise UnsupportedConstraint(
+            f"Calls of the format {self.name} cannot be forced.", "tool_choice"
+        )
 
 
 class AnswerSpelling(Protocol):
@@ -42,7 +44,7 @@ class AnswerSpelling(Protocol):
         return ()
 
     def answer_openings(self, *, reads_calls: bool, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """Returns the begins of headers, other than those of reasoning, that may follow `closing`
+        """Returns the starts of headers, other than those of reasoning, that may follow `closing`
         if the layout requires a header there. Empty if any text may follow. `names` are those of
         the tools that may be called, if calls are read."""
         return ()
@@ -60,5 +62,7 @@ class AnswerSpelling(Protocol):
         parallel: bool,
     ) -> str:
         """Returns the expression of an answer that consists of calls; see
-        `CallSpelling.spell_calls`. Raises `NotHeld`."""
-        raise NotHeld(f"Calls of the format {self.name} cannot be forced.", "tool_choice")
+        `CallSpelling.spell_calls`. Raises `UnsupportedConstraint`."""
+        raise UnsupportedConstraint(
+            f"Calls of the format {self.name} cannot be forced.", "tool_choice"
+        )

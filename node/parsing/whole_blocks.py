@@ -17,19 +17,19 @@ from node.parsing.scanning.step import Malformed, Step
 class ChannelBlock(ToolFormat):
     """Reads a channel of calls with its header."""
 
-    def __init__(self, grammar: Channels, openers: tuple[str, ...]) -> None:
-        """`openers` are the markers of the grammar that begin a channel of calls."""
-        self.name = grammar.name
+    def __init__(self, layout: Channels, openers: tuple[str, ...]) -> None:
+        """`openers` are the markers of the layout that begin a channel of calls."""
+        self.name = layout.name
         self.openers = openers
-        self._grammar = grammar
+        self._layout = layout
 
     def read(self, source: Source, opener: str) -> Step[None]:
         channel = Channel(opener)
-        yield from self._grammar.read_header(source, channel)
+        yield from self._layout.read_header(source, channel)
         if channel.target is None:
             raise Malformed
-        yield from self._grammar.read_calls(source, channel)
-        yield from source.accept(*self._grammar.ends)
+        yield from self._layout.read_calls(source, channel)
+        yield from source.accept(*self._layout.ends)
 
 
 WHOLE_BLOCKS: tuple[ToolFormat, ...] = (

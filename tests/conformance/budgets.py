@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from node.ipc.generate import GenerateRequest, OutputFormat
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, reasoning_names
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for, reasoning_names
 from tests.conformance.random_model import Drawn, RandomModel, with_random_model
 from tests.conformance.result import Result
 
@@ -32,8 +32,8 @@ def _check(model: RandomModel) -> Result:
 
 
 def _begins(name: str) -> bool:
-    opener = grammar_for(name, _TOOL_CALLS).opener
-    return TextMachine(OutputFormat(name, _TOOL_CALLS, opener)).in_reasoning
+    opener = layout_for(name, _TOOL_CALLS).opener
+    return OutputParser(OutputFormat(name, _TOOL_CALLS, opener)).in_reasoning
 
 
 def _request(model: RandomModel, name: str, budget: int | None) -> GenerateRequest:
@@ -42,7 +42,7 @@ def _request(model: RandomModel, name: str, budget: int | None) -> GenerateReque
         tokens=model.prompt(),
         max_tokens=MAX_TOKENS,
         sampling=model.sampling(1, ends=False),
-        output=OutputFormat(name, _TOOL_CALLS, grammar_for(name, _TOOL_CALLS).opener),
+        output=OutputFormat(name, _TOOL_CALLS, layout_for(name, _TOOL_CALLS).opener),
         thinking_tokens=budget,
     )
 
@@ -62,7 +62,7 @@ def _problems(model: RandomModel, name: str, budget: int | None, drawn: Drawn) -
 def _after_budget(model: RandomModel, name: str, budget: int, drawn: Drawn) -> Iterator[str]:
     assert drawn.usage is not None
     usage = drawn.usage
-    closing_tokens = model.count_tokens(grammar_for(name, _TOOL_CALLS).closing)
+    closing_tokens = model.count_tokens(layout_for(name, _TOOL_CALLS).closing)
     # A torn character is completed first.
     most = budget + closing_tokens + 3
     if not budget <= usage.reasoning_tokens <= most:

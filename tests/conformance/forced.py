@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
-from node.parsing.registry import go_together, tool_call_names
+from node.parsing.registry import are_compatible, tool_call_names
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines
 from tests.conformance.random_model import Drawn, RandomModel, with_random_model
@@ -70,7 +70,7 @@ def _draw(model: RandomModel, cases: list[tuple[tuple[ToolSchema, ...], str]]) -
             thinking_tokens=THINKING_TOKENS,
             output=OutputFormat(
                 # Of outputs as a whole, the format says both.
-                reasoning="none" if go_together("think", name) else name,
+                reasoning="none" if are_compatible("think", name) else name,
                 tool_calls=name,
                 tools=tools,
                 must_call=True,

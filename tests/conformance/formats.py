@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from node.ipc.generate import OutputFormat
-from node.parsing.registry import grammar_for
+from node.parsing.registry import layout_for
 from tests.conformance.corpus import Case
 
 TOOL_CALLS = {
@@ -160,11 +160,11 @@ def prompt_tail(case: Case, reasoning: str) -> str:
         return str(given)
     if reasoning == "none":
         return ""
-    markers = grammar_for(reasoning, "none")
+    markers = layout_for(reasoning, "none")
     first = _first(case.output, (*markers.strict, *markers.orphans))
     if first and first not in markers.orphans:
         return ""
-    return grammar_for(reasoning, "none").opener if _begins_within(case, shown=bool(first)) else ""
+    return layout_for(reasoning, "none").opener if _begins_within(case, shown=bool(first)) else ""
 
 
 def _first(text: str, markers: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Reads the corpus' outputs with our text machine, whole and in pieces, and compares."""
+"""Reads the corpus' outputs with our output parser, whole and in pieces, and compares."""
 
 import json
 import reprlib
@@ -14,7 +14,7 @@ from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
 from node.ipc.generate import GenerateRequest, OutputFormat
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 from tests.conformance.corpus import Answer, Call, Case, Tokens, TokenTable
 from tests.conformance.formats import output_format
 from tests.conformance.result import Result
@@ -96,18 +96,18 @@ def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | No
 
 def read_pieces(form: OutputFormat, pieces: Iterable[str]) -> Said:
     """What the machine finds in text that comes in these pieces."""
-    return _read(TextMachine(form), pieces)
+    return _read(OutputParser(form), pieces)
 
 
 def read_streamed(form: OutputFormat, pieces: Iterable[str]) -> Said | None:
     """The same where the arguments of calls are told as they come; None where a call broke off that
     was begun, which then is text where they are not."""
-    machine = TextMachine(replace(form, streams_calls=True))
+    machine = OutputParser(replace(form, streams_calls=True))
     said = _read(machine, pieces)
     return said if machine.error is None else None
 
 
-def _read(machine: TextMachine, pieces: Iterable[str]) -> Said:
+def _read(machine: OutputParser, pieces: Iterable[str]) -> Said:
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))

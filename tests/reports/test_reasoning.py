@@ -5,7 +5,7 @@ import pytest
 
 from node.dialects.base import Collected
 from node.ipc.messages import Part, PartKind
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 from tests.node.parsing.reading import Said, output_format, read
 from tests.reports.samples import ARGUMENTS, CALLS
 
@@ -32,7 +32,7 @@ def form_of_calls(reasoning: str) -> str:
     return reasoning if reasoning in CALLS else "hermes"
 
 
-def parts_of(machine: TextMachine, text: str) -> list[Part]:
+def parts_of(machine: OutputParser, text: str) -> list[Part]:
     """What the text says that comes character by character."""
     parts: list[Part] = []
     for character in text:
@@ -117,15 +117,15 @@ def test_a_call_ends_reasoning_that_was_not_closed() -> None:
 @pytest.mark.parametrize("form", ["none", "think", "mistral", "gemma4"])
 def test_white_space_between_paragraphs_is_kept_however_it_comes(form: str) -> None:
     answer = "One.\n\n    Two.\n\n\n\n\tThree. \n"
-    machine = TextMachine(output_format(reasoning=form, tool_calls="hermes"))
+    machine = OutputParser(output_format(reasoning=form, tool_calls="hermes"))
     assert text_of(parts_of(machine, answer), PartKind.CONTENT) == answer
-    machine = TextMachine(output_format(reasoning=form, tool_calls="hermes"))
+    machine = OutputParser(output_format(reasoning=form, tool_calls="hermes"))
     alone = [part for piece in ("One.", "\n\n", "Two.") for part in machine.feed(piece)]
     assert "".join(part.text for part in alone) == "One.\n\nTwo."
 
 
 def test_white_space_within_reasoning_is_kept() -> None:
-    machine = TextMachine(output_format(reasoning="think"))
+    machine = OutputParser(output_format(reasoning="think"))
     parts = parts_of(machine, "<think>\nOne.\n\n  Two.\n</think>\n\nSo.\n\nAnd so.")
     assert text_of(parts, PartKind.REASONING) == "One.\n\n  Two."
     assert text_of(parts, PartKind.CONTENT) == "So.\n\nAnd so."
@@ -137,7 +137,7 @@ def test_white_space_within_reasoning_is_kept() -> None:
 @pytest.mark.parametrize("form", SPELLINGS)
 def test_a_stop_string_ends_the_answer_and_no_reasoning(form: str) -> None:
     output = output_format(reasoning=form, tool_calls=form_of_calls(form), tail=tail_of(form))
-    machine = TextMachine(output, (".",))
+    machine = OutputParser(output, (".",))
     parts = parts_of(machine, SPELLINGS[form].format(answer="It rains. Take a coat."))
     assert text_of(parts, PartKind.REASONING) == "Hm. So."
     assert text_of(parts, PartKind.CONTENT) == "It rains"
@@ -145,7 +145,7 @@ def test_a_stop_string_ends_the_answer_and_no_reasoning(form: str) -> None:
 
 
 def test_a_stop_string_within_arguments_ends_nothing() -> None:
-    machine = TextMachine(output_format(tool_calls="hermes"), ("a b",))
+    machine = OutputParser(output_format(tool_calls="hermes"), ("a b",))
     kinds = [part.kind for part in parts_of(machine, CALLS["hermes"])]
     assert kinds == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
     assert machine.stop is None

@@ -9,9 +9,9 @@ import pydantic_core
 import pytest
 
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 from node.parsing.registry import tool_call_name, tool_call_names
-from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
 from tests.node.parsing.reading import Said, collect, output_format, read, said
 from tests.reports.samples import ARGUMENTS, CALLS
 
@@ -54,7 +54,7 @@ def test_a_call_in_brackets_is_a_call_and_no_text(form: str, call: str) -> None:
 
 @pytest.mark.parametrize("form", ["hermes", "lfm2"])
 def test_nothing_of_a_call_in_brackets_is_told_before_it_is_decided(form: str) -> None:
-    machine = TextMachine(output_format(tool_calls=form))
+    machine = OutputParser(output_format(tool_calls=form))
     told = [part for character in CALLS["bracket"] for part in machine.feed(character)]
     assert {part.kind for part in told} == {PartKind.TOOL_START, PartKind.TOOL_ARGS}
     undeclared = '[Calling tool: browse({"url": "x"})]'
@@ -102,7 +102,7 @@ def test_markup_is_read_where_the_vocabulary_has_no_tokens_for_it() -> None:
     form = output_format(reasoning="think", tool_calls="hermes")
     text = f"<think>Hm.</think>{CALLS['hermes']}"
     for tokens in (frozenset[str](), frozenset({"<|end|>"})):
-        machine = TextMachine(form, token_markers=tokens)
+        machine = OutputParser(form, token_markers=tokens)
         kinds = [part.kind for character in text for part in machine.feed(character)]
         assert set(kinds) == {PartKind.REASONING, PartKind.TOOL_START, PartKind.TOOL_ARGS}
 
@@ -204,15 +204,15 @@ def test_an_answer_goes_before_a_cut_call_that_is_told_as_it_stands() -> None:
 @pytest.mark.parametrize(
     ("opened", "most"),
     [
-        ("<tool_call>", HELD_LENGTH),
+        ("<tool_call>", LONGEST_BLOCK),
         ('<tool_call>{"name": "open", "arguments": {"where": "', LONGEST_CALL),
         ('<tool_call>{"name": "find", "arguments": {"where": "', LONGEST_CALL),
-        ("[Calling tool: open(", HELD_LENGTH),
+        ("[Calling tool: open(", LONGEST_BLOCK),
         ("[Calling tool: find(", LONGEST_CALL),
     ],
 )
 def test_a_block_that_never_ends_holds_nothing_up_for_ever(opened: str, most: int) -> None:
-    machine = TextMachine(output_format(tool_calls="hermes"))
+    machine = OutputParser(output_format(tool_calls="hermes"))
     filler = "word " * 100
     fed = told = 0
     for piece in [opened, *[filler] * (2 * most // len(filler) + 1)]:
@@ -223,7 +223,7 @@ def test_a_block_that_never_ends_holds_nothing_up_for_ever(opened: str, most: in
 
 
 def test_a_call_behind_a_block_that_never_ended_is_a_call() -> None:
-    text = '<tool_call>{"name": "find' + "x" * HELD_LENGTH + CALLS["hermes"]
+    text = '<tool_call>{"name": "find' + "x" * LONGEST_BLOCK + CALLS["hermes"]
     assert said(output_format(tool_calls="hermes"), pieces(text, 997)).calls == (FIND,)
 
 
@@ -282,7 +282,7 @@ def test_a_parameter_that_the_schema_lacks_swallows_none_behind_it() -> None:
 def test_the_pieces_of_the_arguments_make_their_json(form: str) -> None:
     output = output_format(tool_calls=form, tail=tail_of(form))
     for size in (1, 3, 7):
-        machine = TextMachine(output)
+        machine = OutputParser(output)
         parts = [part for piece in pieces(CALLS[form], size) for part in machine.feed(piece)]
         parts += machine.finish()
         assert parts[0].kind is PartKind.TOOL_START

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from node.dialects.fields.field_table import Lenient, unsupported
 from node.errors import BadRequest
 from node.ipc.generate import Constraint, ConstraintKind
-from node.parsing.constraints.schema import LONGEST
+from node.parsing.constraints.schema import LONGEST_SCHEMA
 
-MAX_SCHEMA_LENGTH = LONGEST
+MAX_SCHEMA_LENGTH = LONGEST_SCHEMA
 """Most characters of a schema, a pattern, a list of choices or a grammar."""
 
 

@@ -18,9 +18,9 @@ from node.ipc.generate import (
 )
 from node.parsing.constraints.arguments import object_of_arguments
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.fence import FENCES
-from node.parsing.format import speaks
+from node.parsing.format import has_begun_answer
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
 
@@ -64,10 +64,10 @@ def compile_answer(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
 ) -> AnswerGrammars:
     """Compiles the grammars of a request that `is_constrained`. `tokens` are the ids of added
-    tokens by their text. Runs in the compiler's thread. Raises `NotHeld`."""
+    tokens by their text. Runs in the compiler's thread. Raises `UnsupportedConstraint`."""
     try:
         answer = _compiled(compiler, request, tokens)
-    except NotHeld:
+    except UnsupportedConstraint:
         if _must_call(request) or not _wished(request):
             raise
         request = _without_optional_schemas(request)
@@ -88,7 +88,7 @@ def _compiled(
         return builder.compile()
     except TooLarge:
         raise
-    except NotHeld as error:
+    except UnsupportedConstraint as error:
         loose = builder.without_loose_schemas(error)
         return loose.compile()
 
@@ -126,7 +126,7 @@ class _GrammarBuilder:
         at_begin = self._output(output, output.prompt_tail)
         return AnswerGrammars(at_begin, self._output(output, None), self._straddling(output))
 
-    def without_loose_schemas(self, error: NotHeld) -> "_GrammarBuilder":
+    def without_loose_schemas(self, error: UnsupportedConstraint) -> "_GrammarBuilder":
         """Returns a builder that allows any arguments for the optional tools whose schemas cannot
         be compiled. Raises the error of the field at fault if there is no such tool."""
         output, constraint = self._request.output, self._constraint
@@ -141,10 +141,10 @@ class _GrammarBuilder:
                 lark = Lark(self._tokens)
                 self._compiled(lark, self._calls(lark, output, (tool,), None), tool.param)
                 tools.append(tool)
-            except NotHeld as own:
+            except UnsupportedConstraint as own:
                 if own.param != tool.param:
                     # Not the schema's fault: the format's calls cannot be constrained.
-                    raise NotHeld(str(own), self._param) from own
+                    raise UnsupportedConstraint(str(own), self._param) from own
                 if output.must_call or tool.strict:
                     raise
                 tools.append(msgspec.structs.replace(tool, parameters=_ANY_ARGUMENTS))
@@ -162,7 +162,7 @@ class _GrammarBuilder:
         if self._constraint is not None:
             content = self._content(lark)
             is_json = output.is_json and self._constraint.kind in JSON_KINDS
-            if is_json and (prompt_tail is None or not speaks(prompt_tail)):
+            if is_json and (prompt_tail is None or not has_begun_answer(prompt_tail)):
                 # Many models write JSON in a fence, which is removed from the response.
                 begin, end = map(lark.text, FENCES)
                 content = lark.one_of([content, f"{begin} {content} {end}"])
@@ -189,7 +189,7 @@ class _GrammarBuilder:
     def _calls_alone(self, output: OutputFormat) -> AnswerGrammars:
         """Compiles the grammar of optional calls. There is none if the format does not begin a
         block of calls with an added token, since other text may not be a call; the schemas of
-        strict tools are then still checked. Raises `NotHeld`."""
+        strict tools are then still checked. Raises `UnsupportedConstraint`."""
         lark, spelling = Lark(self._tokens), layout_of(output)
         tokens = tuple(self._tokens)
         openers = tuple(each for each in spelling.openers if each.startswith(tokens))
@@ -200,7 +200,7 @@ class _GrammarBuilder:
         return AnswerGrammars(None, None, calls=calls, openers=openers)
 
     def _check_strict(self, output: OutputFormat) -> None:
-        """Raises `NotHeld` for a strict tool whose schema cannot be compiled."""
+        """Raises `UnsupportedConstraint` for a strict tool whose schema cannot be compiled."""
         for tool in output.tools:
             if tool.strict:
                 lark = Lark({})
@@ -257,7 +257,8 @@ def _without_optional_schemas(request: GenerateRequest) -> GenerateRequest:
 
 
 def _content(lark: Lark, constraint: Constraint) -> str:
-    """Returns the Lark expression of the texts that the constraint allows. Raises `NotHeld`."""
+    """Returns the Lark expression of the texts that the constraint allows. Raises
+    `UnsupportedConstraint`."""
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
             return lark.json({"type": "object"}, constraint.param)
@@ -270,7 +271,7 @@ def _content(lark: Lark, constraint: Constraint) -> str:
             plain, texts = Lark({}), json.loads(constraint.text)
             if len(texts) > MAX_CHOICES:
                 reason = f"{constraint.param} cannot be held: it has more than {MAX_CHOICES} texts."
-                raise NotHeld(reason, constraint.param)
+                raise UnsupportedConstraint(reason, constraint.param)
             return lark.one_of([plain.text(text) for text in texts])
         case ConstraintKind.LARK:
             return CLIENT_START

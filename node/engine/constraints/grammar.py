@@ -21,7 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from node.engine.constraints.lark_check import can_end
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, mask_words
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 
 MAX_GRAMMAR_LENGTH = 320 << 10
 """Most characters of a grammar: enough for the longest schema, which compiles within about half a
@@ -56,7 +56,7 @@ _LONGEST_REASON = 300
 T = TypeVar("T")
 
 
-class TooLarge(NotHeld):
+class TooLarge(UnsupportedConstraint):
     """A grammar is too large to be compiled."""
 
 
@@ -140,8 +140,8 @@ class Compiler:
 
     def compile(self, grammar: str, param: str, client: str | None = None) -> Grammar:
         """Compiles a grammar in llguidance's dialect of Lark. `client` is the client's grammar, to
-        which it refers as `CLIENT_START`. Raises `NotHeld` with `param`; if the grammar is too
-        large, `TooLarge`."""
+        which it refers as `CLIENT_START`. Raises `UnsupportedConstraint` with `param`; if the
+        grammar is too large, `TooLarge`."""
         grammar = _joined(grammar, client)
         known = self._compiled.get(grammar)
         if known is not None:
@@ -154,12 +154,14 @@ class Compiler:
         return made
 
     def _start(self, grammar: str, param: str, client: str | None) -> LLMatcher:
-        """Returns a matcher at the begin of a grammar. Raises `NotHeld` if it is invalid, too
-        complex or matches no text."""
+        """Returns a matcher at the begin of a grammar. Raises `UnsupportedConstraint` if it is
+        invalid, too complex or matches no text."""
         if len(grammar) > MAX_GRAMMAR_LENGTH:
             raise _too_large(param)
         if not self._end_tokens:
-            raise NotHeld(f"{param} cannot be held: the model has no end token.", param)
+            raise UnsupportedConstraint(
+                f"{param} cannot be held: the model has no end token.", param
+            )
         matcher = LLMatcher(self._ready(param), grammar, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             # This detects grammars that are too complex, and makes the following masks quicker.
@@ -169,9 +171,9 @@ class Compiler:
             if _TOO_MUCH.search(error.partition("\n")[0]):
                 raise _too_large(param)
             reason = _sentence(error, with_place=client is not None)
-            raise NotHeld(f"{param} cannot be held: {reason}.", param)
+            raise UnsupportedConstraint(f"{param} cannot be held: {reason}.", param)
         if client is not None and not can_end(client):
-            raise NotHeld(f"{param} cannot be held: {_NOTHING}.", param)
+            raise UnsupportedConstraint(f"{param} cannot be held: {_NOTHING}.", param)
         return matcher
 
     def close(self) -> None:
@@ -195,7 +197,7 @@ class Compiler:
             return self._tokenizer.result()
         except ValueError as error:
             reason = _sentence(str(error), with_place=False)
-            raise NotHeld(
+            raise UnsupportedConstraint(
                 f"{param} cannot be held: the model's vocabulary is of no known kind ({reason}).",
                 param,
             ) from error

@@ -4,7 +4,7 @@ from node.engine.model.detokenizer import AddedToken, Vocabulary
 from node.engine.sampling.logprobs import LogprobBuffer, TopLogprobs, token_logprob
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Part
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 
 
 class OutputReader:
@@ -17,8 +17,8 @@ class OutputReader:
         self._added = vocabulary.added
         self._detokenizer = vocabulary.open(request.tokens)
         texts = vocabulary.added_texts
-        self._machine = TextMachine(request.output, request.stops, texts, request.uid)
-        self._stop_tokens = self._machine.stop_tokens
+        self._parser = OutputParser(request.output, request.stops, texts, request.uid)
+        self._stop_tokens = self._parser.stop_tokens
         self._stopped = False
         self._spell = vocabulary.spelled
         self._logprobs = request.logprobs
@@ -34,22 +34,22 @@ class OutputReader:
     @property
     def ended(self) -> bool:
         """True if the tokens read so far end the row."""
-        return self._stopped or self._machine.ended
+        return self._stopped or self._parser.ended
 
     @property
     def error(self) -> str | None:
         """A sentence that says why the output broke off; the row has `ended` then."""
-        return self._machine.error
+        return self._parser.error
 
     @property
     def stop(self) -> str | None:
         """The stop string that ended the row."""
-        return self._machine.stop
+        return self._parser.stop
 
     @property
     def in_reasoning(self) -> bool:
         """True if the next token is reasoning or ends it."""
-        return self._machine.in_reasoning
+        return self._parser.in_reasoning
 
     @property
     def is_torn(self) -> bool:
@@ -59,13 +59,13 @@ class OutputReader:
     def read(self, token: int, logprobs: TopLogprobs | None = None) -> list[Part]:
         """Reads one more token and returns the parts that it completes. `logprobs` are its log
         probabilities, if the request asks for them."""
-        machine = self._machine
-        reasons = machine.in_reasoning
+        parser = self._parser
+        reasons = parser.in_reasoning
         added = self._added.get(token)
         if logprobs is not None and not reasons and not self._is_stop(added):
             self._waiting.add(token_logprob(self._spell, token, logprobs, self._logprobs or 0))
         if added is None:
-            parts = machine.feed(self._detokenizer.step(token))
+            parts = parser.feed(self._detokenizer.step(token))
         else:
             parts = self._read_added(token, added)
         self.reasoning_tokens += reasons
@@ -75,16 +75,16 @@ class OutputReader:
     def block_begin(self) -> int | None:
         """Begin of the tool call that is being read, in characters of the output; None if there is
         no call."""
-        return self._machine.block_begin
+        return self._parser.block_begin
 
     @property
     def block_text(self) -> str:
         """Text so far of the call that is being read. Each access joins it anew."""
-        return self._machine.block_text
+        return self._parser.block_text
 
     def end_block(self) -> None:
         """Ends the call that is being read: later text is no part of it."""
-        self._machine.end_block()
+        self._parser.end_block()
 
     def end(self, token: int | None = None, *, is_cut: bool = False) -> list[Part]:
         """Returns the buffered parts at the end of the row. `token` is the end token, if one came;
@@ -96,11 +96,11 @@ class OutputReader:
         return parts if self._logprobs is None else self._waiting.attach(parts)
 
     def _end(self, added: AddedToken | None, *, is_cut: bool = False) -> list[Part]:
-        machine = self._machine
-        parts = machine.feed(self._detokenizer.flush())
+        parser = self._parser
+        parts = parser.feed(self._detokenizer.flush())
         if added is not None and self._is_stop(added):
-            parts += machine.feed_token(added.text, special=True)
-        return parts + machine.finish(is_cut=is_cut)
+            parts += parser.feed_token(added.text, special=True)
+        return parts + parser.finish(is_cut=is_cut)
 
     def _is_stop(self, added: AddedToken | None) -> bool:
         """True if the added token ends the row and is part of the output format."""
@@ -108,16 +108,16 @@ class OutputReader:
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
         # An incomplete character cannot be completed any more, and comes before the token.
-        machine, torn = self._machine, self._detokenizer.flush()
-        parts = machine.feed(torn) if torn else []
+        parser, torn = self._parser, self._detokenizer.flush()
+        parts = parser.feed(torn) if torn else []
         text = self._detokenizer.step(token)
         if added.special:
-            parts += machine.feed_token(added.text, special=True)
+            parts += parser.feed_token(added.text, special=True)
             if self._is_stop(added):
                 self._stopped = True
                 parts += self._end(None)
             return parts
         before = text.removesuffix(added.text)
         if before:
-            parts += machine.feed(before)
-        return parts + machine.feed_token(text[len(before) :], special=False)
+            parts += parser.feed(before)
+        return parts + parser.feed_token(text[len(before) :], special=False)

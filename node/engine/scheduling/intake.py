@@ -21,7 +21,7 @@ from node.engine.scheduling.memory_plan import MemoryPlan
 from node.engine.scheduling.refusals import refusal, refused_size, refused_while_short
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, Pressure, Refused
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 
 _NO_TOKEN = 2**31 - 1
 _POLL_S = 0.002
@@ -103,7 +103,7 @@ class Intake:
     def _finish(self, row: Row, answer: "Future[AnswerGrammars]") -> Row | Refused:
         try:
             return self._steered(row, answer.result())
-        except NotHeld as error:
+        except UnsupportedConstraint as error:
             return Refused(row.uid, str(error), error.param)
         except Exception as error:
             # A failure of one grammar must not end the running rows, and its request needs an

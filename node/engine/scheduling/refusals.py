@@ -6,7 +6,7 @@ from node.engine.cache.parts import Tokens
 from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, MemoryLease, Refused
-from node.parsing.registry import grammar_for
+from node.parsing.registry import layout_for
 from node.protocol.overflow import Overflow
 
 _PROMPT = "messages"
@@ -101,7 +101,7 @@ def unknown_format(request: GenerateRequest) -> Refused | None:
     if output is None:
         return None
     try:
-        grammar_for(output.reasoning, output.tool_calls)
+        layout_for(output.reasoning, output.tool_calls)
     except KeyError as error:
         return Refused(request.uid, f"There is no output format {error}.")
     return None

@@ -263,7 +263,7 @@ class ScriptedEngine:
         parts = row.read()
         row.due_s += self._script.token_interval_s
         row.stalled = row.token_count == self._script.stall_after_tokens
-        if row.machine.ended or row.is_complete:
+        if row.parser.ended or row.is_complete:
             return row.last(self._clock(), FinishReason.STOP, parts)
         if row.token_count >= row.limit_tokens:
             return row.last(self._clock(), FinishReason.LENGTH, parts)

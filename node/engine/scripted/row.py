@@ -8,8 +8,8 @@ from node.engine.decoding.choices import Tally
 from node.engine.sampling.logprobs import LogprobBuffer
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
-from node.parsing.machine import TextMachine
 from node.parsing.output_layout import layout_of
+from node.parsing.output_parser import OutputParser
 from node.protocol.messages import FinishReason
 
 PIECE_LENGTH = 4
@@ -33,7 +33,7 @@ class ScriptedRow:
     natural_tokens: int
     """Scripted length at which the row ends with `stop`."""
     arrived_s: float
-    machine: TextMachine
+    parser: OutputParser
     prompt_hash: int
     tally: Tally
     """Counts of all choices of the request."""
@@ -67,14 +67,14 @@ class ScriptedRow:
 
     def read(self) -> list[Part]:
         """Generates one token; returns the parts that it completes."""
-        reasons = self.machine.in_reasoning
+        reasons = self.parser.in_reasoning
         if reasons and not self._forced and self._overflow_tokens >= 0:
-            self.machine.end_block()
+            self.parser.end_block()
             self._forced = pieces_of(self._closing())
         text = self._forced.pop(0) if self._forced else self._next_text()
         if self.request.logprobs is not None and not reasons:
             self._waiting.add(_certain(text, self.request.logprobs))
-        parts = self._waiting.attach(self.machine.feed(text))
+        parts = self._waiting.attach(self.parser.feed(text))
         self.token_count += 1
         self.reasoning_tokens += reasons
         return parts
@@ -126,7 +126,7 @@ class ScriptedRow:
     ) -> Delta:
         """Returns the delta that ends the row; called once."""
         if finish in (FinishReason.STOP, FinishReason.LENGTH):
-            rest = self.machine.finish(is_cut=finish is FinishReason.LENGTH)
+            rest = self.parser.finish(is_cut=finish is FinishReason.LENGTH)
             parts = [*parts, *self._waiting.attach(rest)]
         is_last = self.tally.end(
             self.token_count, self.reasoning_tokens, max(0, self._overflow_tokens)
@@ -137,8 +137,8 @@ class ScriptedRow:
             token_count=self.token_count,
             finish=finish,
             usage=self._usage(now_s) if is_last else None,
-            error=error or self.machine.error,
-            stop=self.machine.stop,
+            error=error or self.parser.error,
+            stop=self.parser.stop,
             choice=self.choice,
             open_choices=self.tally.open_choices,
         )

@@ -8,7 +8,7 @@ from node.engine.decoding.choices import Tally, choice_of
 from node.engine.scripted.row import ScriptedRow, pieces_of
 from node.engine.scripted.script import Script
 from node.ipc.generate import GenerateRequest
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 
 UNLIMITED_TOKENS = 32
 """Length of an output without a text or a limit."""
@@ -41,7 +41,7 @@ class RowMaker:
             limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
             natural_tokens=self._natural_tokens(request, room_tokens, len(pieces)),
             arrived_s=self._clock(),
-            machine=TextMachine(request.output, request.stops, uid=choice_of(request, choice).uid),
+            parser=OutputParser(request.output, request.stops, uid=choice_of(request, choice).uid),
             prompt_hash=prompt_hash,
             tally=tally,
             choice=choice,

@@ -19,9 +19,9 @@ class AnyOf(ToolFormat):
         self,
         name: str,
         formats: Sequence[ToolFormat],
-        wanted: Callable[[str], bool] = bool,
+        is_enabled: Callable[[str], bool] = bool,
     ) -> None:
-        """`wanted` returns True for the openers and starts that are looked for."""
+        """`is_enabled` returns True for the openers and starts that are looked for."""
         self.name = name
         # Each format is kept once, or a block that none can read would be read several times.
         self._formats: tuple[ToolFormat, ...] = tuple(
@@ -32,7 +32,7 @@ class AnyOf(ToolFormat):
         self._readers: dict[str, list[ToolFormat]] = {}
         formats = self._formats
         for form in formats:
-            for opener in filter(wanted, (*form.openers, *form.starts)):
+            for opener in filter(is_enabled, (*form.openers, *form.starts)):
                 self._readers.setdefault(opener, []).append(form)
         self.starts = self._all(start for form in formats for start in form.starts)
         self.openers = self._all(opener for form in formats for opener in form.openers)

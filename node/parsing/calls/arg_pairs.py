@@ -36,7 +36,7 @@ class PairTags(NamedTuple):
     ends: tuple[str, ...]
     """Texts that end the call."""
     note: str = ""
-    """Begin of a tag that may stand between key and value: the value's type, which the schema
+    """Start of a tag that may stand between key and value: the value's type, which the schema
     states too."""
     note_end: str = ""
 
@@ -61,7 +61,7 @@ def read_pairs(source: Source, tags: PairTags, name: str) -> Step[None]:
         yield from source.expect(tags.value)
         arguments.begin(key.strip())
         followers = (tags.key, *tags.ends)
-        tag = yield from read_value(source, (tags.value_end,), followers, arguments.take)
+        tag = yield from read_value(source, (tags.value_end,), followers, arguments.write)
         arguments.end()
     arguments.close()
     call.end()
@@ -75,7 +75,7 @@ def spell_call(
     separator: str = "",
 ) -> str:
     """Returns the expression of a call of the tool from its opener to its end, with its arguments
-    as pairs. `separator` follows the name. Raises `NotHeld`."""
+    as pairs. `separator` follows the name. Raises `UnsupportedConstraint`."""
     # Some models put each tag on a line of its own.
     line_end = lark.optional(lark.text("\n"))
     value = RawText(tags.value_end)

@@ -16,15 +16,15 @@ from node.parsing.calls.spelled_json import bare_name
 from node.parsing.coercion import Schema, property_schema, typed
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.lark import Lark, Text
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.constraints.text_patterns import patterns_of
-from node.parsing.constraints.values import Flat, Place
+from node.parsing.constraints.values import Flat, SchemaPlace
 from node.parsing.format import ToolFormat
+from node.parsing.parsed_calls import emit_calls
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.open_call import Members, OpenCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import tell
 from node.parsing.values.literal_values import Language, spell_members
 
 _KEY = re.compile(r"[^\s:{}\[\],<\"]*")
@@ -53,7 +53,7 @@ class _Place(NamedTuple):
 
 
 class _Begun(NamedTuple):
-    """The begin of a call in Python."""
+    """The start of a call in Python."""
 
     text: str
     is_printed: bool
@@ -69,17 +69,19 @@ class _Braced(Language):
         self._quote = quote
         self.sorts = sorts
 
-    def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
+    def spell_text(self, lark: Lark, flat: Flat, place: SchemaPlace) -> str:
         text = Text(tuple(patterns_of(flat, place)))
-        return f"{lark.text(self._quote)} {lark.held_until([text], self._quote)}"
+        return f"{lark.text(self._quote)} {lark.text_until([text], self._quote)}"
 
     def spell_string(self, lark: Lark, value: str) -> str:
         is_written = self._quote not in value
         return lark.text(f"{self._quote}{value}{self._quote}") if is_written else ""
 
-    def spell_key(self, lark: Lark, name: str, place: Place) -> str:
+    def spell_key(self, lark: Lark, name: str, place: SchemaPlace) -> str:
         if self._quote in name:
-            raise NotHeld(f"The model cannot write the name {name} of an argument.", place.param)
+            raise UnsupportedConstraint(
+                f"The model cannot write the name {name} of an argument.", place.param
+            )
         is_bare = name and _KEY.fullmatch(name)
         return lark.text(f"{name}:" if is_bare else f"{self._quote}{name}{self._quote}:")
 
@@ -163,7 +165,7 @@ class BracedCalls(ToolFormat):
             source.calls.declared_schema(name)
             calls = yield from read_python(source, name + bracket)
             source.output.emit_beside(passed)
-            tell(source, calls)
+            emit_calls(source, calls)
         else:
             call = source.calls.open(name, before=passed)
             yield from self._arguments(source, call)
@@ -196,11 +198,11 @@ class BracedCalls(ToolFormat):
         yield from source.space()
         begun: _Begun | None = None
         if (yield from source.accept("[")):
-            tell(source, (yield from read_call_list(source)))
+            emit_calls(source, (yield from read_call_list(source)))
         else:
             begun = yield from self._begin_line(source)
         while begun is not None:
-            tell(source, (yield from read_python(source, begun.text)))
+            emit_calls(source, (yield from read_python(source, begun.text)))
             if begun.is_printed:
                 yield from source.accept(")")
             begun = yield from source.maybe(self._begin_line(source))
@@ -208,7 +210,7 @@ class BracedCalls(ToolFormat):
         yield from source.accept("```" if opener.startswith("```") else "print(tool_code)")
 
     def _begin_line(self, source: Source) -> Step["_Begun"]:
-        """Reads the begin of a call in Python; each call is on a line of its own."""
+        """Reads the start of a call in Python; each call is on a line of its own."""
         yield from source.space()
         printed = yield from source.accept("print(")
         name = yield from read_declared_name(source)

@@ -19,9 +19,9 @@ from node.parsing.calls.python_blocks import read_python
 from node.parsing.calls.spelled_json import arguments_of, bare_name, between, blocks
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ToolFormat
+from node.parsing.parsed_calls import emit_calls, json_call
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import json_call, tell
 
 _BARE = re.compile(r"[^\s\[\]{}]*")
 _LINE = re.compile(r"[^\n{}]*")
@@ -71,7 +71,7 @@ class Bracket(ToolFormat):
         else:
             calls = yield from read_python(source, begun)
             yield from self._end(source)
-            tell(source, calls)
+            emit_calls(source, calls)
 
     def _attributes(self, source: Source) -> Step[None]:
         """Reads `"f" a="v" n=1]`."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from node.ipc.generate import ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import Grammar, Setup
+from node.parsing.format import OutputLayout, Setup
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -29,15 +29,15 @@ class Channel:
     of calls."""
 
 
-class Channels(Grammar):
+class Channels(OutputLayout):
     """Reads and spells such outputs. A subclass defines the headers and reads the calls in a
     channel."""
 
-    turn: str = ""
-    """The begin of any header, which a prompt may end with."""
-    reasons: str = ""
-    """The rest of the header of reasoning behind `turn`, as models write it."""
-    answers: tuple[str, ...] = ()
+    header_begin: str = ""
+    """The start of any header, which a prompt may end with."""
+    reasoning_header: str = ""
+    """The rest of the header of reasoning behind `header_begin`, as models write it."""
+    answer_headers: tuple[str, ...] = ()
     """The same for the answer. If there are several, those that the vocabulary has as tokens are
     written."""
     answer_ends: tuple[str, ...] = ()
@@ -47,16 +47,16 @@ class Channels(Grammar):
     """Markers that begin a header anywhere."""
     ends: tuple[str, ...] = ()
     """Markers that close a channel."""
-    marks: tuple[str, ...] = ()
-    """Markers within a channel, which `read_mark` reads."""
+    inner_markers: tuple[str, ...] = ()
+    """Markers within a channel, which `read_inner_marker` reads."""
 
-    hides_calls: bool = True
+    drops_calls: bool = True
     """If True, a call that begins the answer of a request without tools is dropped, since it is
     addressed to a tool and not to the user."""
 
     def __init__(self) -> None:
         self.orphans = self.ends
-        self._markers = Markers((*self.begins, *self.ends, *self.marks))
+        self._markers = Markers((*self.begins, *self.ends, *self.inner_markers))
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         """Returns the channel that the prompt has opened; None if none is open."""
@@ -76,27 +76,27 @@ class Channels(Grammar):
         """Reads a channel of calls and emits each call. Raises `Malformed` if there is none."""
         raise NotImplementedError
 
-    def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
+    def read_inner_marker(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
         """Reads the text behind a marker within a channel."""
         raise NotImplementedError
 
     # --- spelling -----------------------------------------------------------------------------
 
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
-        is_over = self.channel_of(prompt_tail) is not None or self.reasons in prompt_tail
-        if not self.reasons or is_over:
+        is_over = self.channel_of(prompt_tail) is not None or self.reasoning_header in prompt_tail
+        if not self.reasoning_header or is_over:
             return ()
-        return (self.header(self.reasons, prompt_tail),)
+        return (self.header(self.reasoning_header, prompt_tail),)
 
     def answer_openings(self, *, reads_calls: bool, names: Sequence[str] = ()) -> tuple[str, ...]:
         if not self.closing:
             return ()
         calls = self.call_headers(names) if reads_calls else ()
-        return tuple(self.header(each, None) for each in (*self.answers, *calls))
+        return tuple(self.header(each, None) for each in (*self.answer_headers, *calls))
 
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Returns the begins of the headers of calls, behind the turn. `names` are those of the
-        tools."""
+        """Returns the starts of the headers of calls, behind `header_begin`. `names` are those of
+        the tools."""
         return self.openers
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
@@ -104,11 +104,14 @@ class Channels(Grammar):
         if prompt_tail is not None and channel is not None:
             if channel.kind is PartKind.REASONING:
                 return f"{lark.text(self.closing)} {self.spell_text(lark, content, None)}"
-            at = max(range(len(self.answers)), key=lambda at: prompt_tail.rfind(self.answers[at]))
+            at = max(
+                range(len(self.answer_headers)),
+                key=lambda at: prompt_tail.rfind(self.answer_headers[at]),
+            )
             return _closed(lark, content, self.answer_ends[at])
-        known = [at for at, each in enumerate(self.answers) if lark.is_token(each)] or [0]
+        known = [at for at, each in enumerate(self.answer_headers) if lark.is_token(each)] or [0]
         ways = [
-            f"{lark.text(self.header(self.answers[at], prompt_tail))} "
+            f"{lark.text(self.header(self.answer_headers[at], prompt_tail))} "
             f"{_closed(lark, content, self.answer_ends[at])}"
             for at in known
         ]
@@ -139,22 +142,23 @@ class Channels(Grammar):
         *,
         parallel: bool,
     ) -> str:
-        """Like `spell_answer_calls`, for a prompt that has no channel open. Raises `NotHeld`."""
+        """Like `spell_answer_calls`, for a prompt that has no channel open. Raises
+        `UnsupportedConstraint`."""
         raise NotImplementedError
 
     def header(self, header: str, prompt_tail: str | None) -> str:
         """Returns the part of a header that is still to be written: all of it, unless the prompt
         has begun it. `prompt_tail` is None behind an earlier channel."""
-        if prompt_tail is not None and self.turn and self.in_header(prompt_tail):
-            begun = prompt_tail.rpartition(self.turn)[2]
+        if prompt_tail is not None and self.header_begin and self.in_header(prompt_tail):
+            begun = prompt_tail.rpartition(self.header_begin)[2]
             if header.startswith(begun):
                 return header.removeprefix(begun)
-        return self.turn + header
+        return self.header_begin + header
 
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
-        if self.hides_calls and not setup.reads_calls:
+        if self.drops_calls and not setup.reads_calls:
             source.calls.drop()
         channel = self.channel_of(setup.prompt_tail)
         if channel is None:
@@ -189,7 +193,7 @@ class Channels(Grammar):
     def _read_channel(self, source: Source, channel: Channel, *, is_read: bool) -> Step[None]:
         """Reads a channel of calls. Raises `Malformed` if it is text."""
         blank = self._read_blank(source)
-        if is_read or (self.hides_calls and not source.output.has_content):
+        if is_read or (self.drops_calls and not source.output.has_content):
             yield from source.either(self.read_calls(source, channel), blank)
         else:
             yield from blank
@@ -201,7 +205,7 @@ class Channels(Grammar):
             yield from source.space()
             yield from source.expect("]")
             yield from source.space()
-        ends = (*self.ends, *(each for each in self.begins if self.turn.startswith(each)))
+        ends = (*self.ends, *(each for each in self.begins if self.header_begin.startswith(each)))
         ahead = yield from source.peek(max(map(len, ends)))
         if ahead and not ahead.startswith(ends):
             raise Malformed
@@ -210,9 +214,9 @@ class Channels(Grammar):
         """Emits the text of a channel and returns the marker that ends it."""
         while True:
             marker = yield from source.until(kind, self._markers)
-            if marker not in self.marks:
+            if marker not in self.inner_markers:
                 return marker
-            yield from self.read_mark(source, marker, kind)
+            yield from self.read_inner_marker(source, marker, kind)
 
     def _read_first(self, source: Source, prompt_tail: str) -> Step[Channel]:
         is_sure = self.in_header(prompt_tail)
@@ -228,7 +232,7 @@ class Channels(Grammar):
         return channel if found else Channel()
 
     def _header(self, source: Source, channel: Channel, *, is_sure: bool) -> Step[None]:
-        if channel.header and self.turn:
+        if channel.header and self.header_begin:
             yield from self._read_again(source, channel)
         try:
             yield from self.read_header(source, channel)
@@ -237,8 +241,8 @@ class Channels(Grammar):
                 raise
 
     def _read_again(self, source: Source, channel: Channel) -> Step[None]:
-        """Reads another header's begin at once behind the first, which then does not count."""
-        first = next(each for each in self.begins if self.turn.startswith(each))
+        """Reads another header's start at once behind the first, which then does not count."""
+        first = next(each for each in self.begins if self.header_begin.startswith(each))
         while again := (yield from source.accept(first)):
             channel.header = again
 

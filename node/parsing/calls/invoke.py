@@ -66,31 +66,31 @@ def read_value(
     source: Source,
     closers: tuple[str, ...],
     followers: tuple[str, ...],
-    tell: Callable[[str], None],
+    emit: Callable[[str], None],
 ) -> Step[str]:
-    """Reads a value, passes it to `tell` as it arrives, and returns the follower that came behind
+    """Reads a value, passes it to `emit` as it arrives, and returns the follower that came behind
     its closing tag. Raises `Malformed`."""
     markers = markers_of(closers)
     while True:
-        closer = yield from source.pass_to(markers, tell)
+        closer = yield from source.pass_to(markers, emit)
         space = yield from source.space()
         follower = yield from source.accept(*followers)
         if follower:
             return follower
         if source.ends_within(*followers):
             raise Malformed
-        tell(closer + space)
+        emit(closer + space)
 
 
-def says_nothing_of_it(_attributes: Attributes) -> bool | None:
+def no_type_stated(_attributes: Attributes) -> bool | None:
     """An `IsText` for tags that do not state the type; the schema decides."""
     return None
 
 
 def read_invoke(
-    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
+    source: Source, tags: InvokeTags, is_text: IsText = no_type_stated, only: str = ""
 ) -> Step[None]:
-    """Reads a call from behind the begin of its tag and emits it. If `only` is given, it must be a
+    """Reads a call from behind the start of its tag and emits it. If `only` is given, it must be a
     call of that tool. Raises `Malformed`."""
     name = (yield from read_attributes(source)).get("name", "")
     if only not in ("", name):
@@ -105,16 +105,16 @@ def read_invoke(
             raise Malformed
         arguments.begin(attributes["name"], is_text=is_text(attributes))
         followers = (*tags.parameter, *tags.call_end)
-        tag = yield from read_value(source, tags.parameter_end, followers, arguments.take)
+        tag = yield from read_value(source, tags.parameter_end, followers, arguments.write)
         arguments.end()
     arguments.close()
     call.end()
 
 
 def read_invokes(
-    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
+    source: Source, tags: InvokeTags, is_text: IsText = no_type_stated, only: str = ""
 ) -> Step[None]:
-    """Reads calls in a row like `read_invoke`, from behind the begin of the first one's tag."""
+    """Reads calls in a row like `read_invoke`, from behind the start of the first one's tag."""
     while True:
         yield from read_invoke(source, tags, is_text, only)
         yield from source.space()
@@ -127,7 +127,7 @@ SpellParameter = Callable[[Lark, Argument, InvokeTags], str]
 
 
 def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
-    """Writes a parameter as bare text without a type. Raises `NotHeld`."""
+    """Writes a parameter as bare text without a type. Raises `UnsupportedConstraint`."""
     raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
     return f"{lark.text('>')} {spell_raw(lark, argument, raw)}"
 
@@ -135,7 +135,8 @@ def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
 def spell_invoke(
     lark: Lark, tool: ToolSchema, tags: InvokeTags, parameter: SpellParameter = spell_parameter
 ) -> str:
-    """Returns the expression of a call of the tool, from its tag to its end. Raises `NotHeld`."""
+    """Returns the expression of a call of the tool, from its tag to its end. Raises
+    `UnsupportedConstraint`."""
     # Some models put each tag on a line of its own.
     line_end = lark.optional(lark.text("\n"))
     parameters = []
@@ -157,7 +158,7 @@ class InvokeCalls(ToolFormat):
         tags: InvokeTags,
         begins: tuple[str, ...],
         ends: tuple[str, ...],
-        is_text: IsText = says_nothing_of_it,
+        is_text: IsText = no_type_stated,
     ) -> None:
         """`begins` and `ends` are the markers around calls, in the same order."""
         self.name = name

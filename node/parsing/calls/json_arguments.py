@@ -152,20 +152,20 @@ class _Reading:
         value: Any = read_json(name)
         return str(value)
 
-    def _characters(self, tell: Callable[[str], None]) -> Step[None]:
-        """Passes a string, with its quotes, to `tell` as strictly valid JSON."""
+    def _characters(self, emit: Callable[[str], None]) -> Step[None]:
+        """Passes a string, with its quotes, to `emit` as strictly valid JSON."""
         source = self._source
-        tell((yield from source.expect('"')))
+        emit((yield from source.expect('"')))
         while True:
-            yield from source.pass_run(_PLAIN, tell)
+            yield from source.pass_run(_PLAIN, emit)
             mark = yield from source.peek()
             if mark == '"':
-                tell((yield from source.expect('"')))
+                emit((yield from source.expect('"')))
                 return
             if mark == "\\":
-                tell((yield from self._escape()))
+                emit((yield from self._escape()))
             elif mark:
-                tell(write_characters((yield from source.expect(mark))))
+                emit(write_characters((yield from source.expect(mark))))
             else:
                 raise Malformed
 

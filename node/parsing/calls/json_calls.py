@@ -24,11 +24,11 @@ from node.parsing.calls.spelled_json import (
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ToolFormat
 from node.parsing.json_text import read_json
+from node.parsing.parsed_calls import call_of, emit_calls, no_arguments
 from node.parsing.scanning.open_call import OpenCall
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
-from node.parsing.scanning.step import Malformed, NoCall, Step
-from node.parsing.tell import call_of, no_arguments, tell
+from node.parsing.scanning.step import Malformed, NotACall, Step
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
 """Characters of a function's name that stands without quotes."""
@@ -37,11 +37,11 @@ WORD = re.compile(r"[\w.:/\-]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class JsonSpelling:
     """The spelling in which models write calls, among all that are read."""
 
     markers: tuple[tuple[str, str], ...] = ()
-    """Pairs of the begin and the end of a block; the end may be empty. The first pair that the
+    """Pairs of the start and the end of a block; the end may be empty. The first pair that the
     vocabulary has is written. Empty for the first markers that are read."""
     in_list: bool = True
     """True if all calls are in one list and one block; else each call is an object in a block of
@@ -59,7 +59,7 @@ class JsonCalls(ToolFormat):
         openers: tuple[str, ...],
         closers: tuple[str, ...] = (),
         starts: tuple[str, ...] = (),
-        written: Written = Written(),
+        spelling: JsonSpelling = JsonSpelling(),
     ) -> None:
         """An opener that ends with a bracket begins the list. `starts` are brackets and braces;
         such a block must contain nothing but calls."""
@@ -67,12 +67,12 @@ class JsonCalls(ToolFormat):
         self.openers = openers
         self.orphans = closers
         self.starts = starts
-        self._written = written
-        self._pairs = dict(written.markers or [(openers[0], closers[0] if closers else "")])
+        self._spelling = spelling
+        self._pairs = dict(spelling.markers or [(openers[0], closers[0] if closers else "")])
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        call = call_objects(lark, tools, arguments=self._written.arguments)
-        in_list = self._written.in_list
+        call = call_objects(lark, tools, arguments=self._spelling.arguments)
+        in_list = self._spelling.in_list
         opener = lark.prefer(tuple(self._pairs))
         if opener.endswith("["):
             return list_of(lark, call, parallel=parallel, begin=opener)
@@ -89,7 +89,7 @@ class JsonCalls(ToolFormat):
         yield from close_block(source, *self.orphans)
 
 
-def blank(source: Source) -> None:
+def accept_empty_block(source: Source) -> None:
     """Accepts a block without calls where the answer begins; there it is not text. Raises
     `Malformed` elsewhere."""
     if source.output.has_text:
@@ -103,11 +103,11 @@ def read_marked_calls(
     """Reads a list, which comes or has begun already (`in_list`), or else objects, and emits their
     calls. Raises `Malformed`."""
     if in_list or (yield from source.accept("[")):
-        yield from tell_list(source, shape)
+        yield from emit_list(source, shape)
         return
     passed = ""
     while True:
-        passed = yield from tell_object(source, passed, shape)
+        passed = yield from emit_object(source, passed, shape)
         yield from source.space()
         if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
             break
@@ -116,27 +116,27 @@ def read_marked_calls(
         raise Malformed
 
 
-def tell_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Step[str]:
+def emit_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Step[str]:
     """Reads an object and emits its call, after the text `passed` of earlier objects that are not
     calls, which is content beside other calls of the block. Returns the text that is still to be
     emitted this way. Raises `Malformed`."""
     begin = source.position
     try:
         yield from read_json_call(source, shape, passed)
-    except NoCall:
+    except NotACall:
         return passed + source.since(begin)
     return ""
 
 
-def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
+def emit_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
     """Reads a list from behind its `[` and emits its calls, once it has ended or, if calls are
     streamed, as they arrive. The end may be missing at the end of the output. Raises
     `Malformed`."""
     yield from source.space()
     if (yield from source.accept("]")):
-        blank(source)
+        accept_empty_block(source)
         return
-    calls: list[Call] | None = None if source.calls.are_streamed and shape.is_streamed else []
+    calls: list[ParsedCall] | None = None if source.calls.are_streamed and shape.is_streamed else []
     separator = ","
     while separator == ",":
         yield from source.space()
@@ -150,14 +150,14 @@ def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
     if calls is not None:
         if not calls:
             raise Malformed
-        tell(source, calls)
+        emit_calls(source, calls)
 
 
-def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
-    """Reads calls without markup: a list, or objects separated by `;`, behind `opener`. `said` is
+def read_bare_calls(source: Source, opener: str, before: str = "") -> Step[None]:
+    """Reads calls without markup: a list, or objects separated by `;`, behind `opener`. `before` is
     content before the first call. Raises `Malformed` as soon as it cannot be a call."""
     if opener == "[":
-        calls: list[Call] = []
+        calls: list[ParsedCall] = []
         separator = ","
         while separator == ",":
             yield from source.space()
@@ -165,13 +165,13 @@ def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
             calls.append((yield from read_exact_call(source)))
             yield from source.space()
             separator = yield from source.expect(",", "]")
-        source.output.emit(PartKind.CONTENT, said)
-        tell(source, calls)
+        source.output.emit(PartKind.CONTENT, before)
+        emit_calls(source, calls)
         return
     while True:
         call = yield from read_exact_call(source)
-        source.output.emit(PartKind.CONTENT, said)
-        said = ""
+        source.output.emit(PartKind.CONTENT, before)
+        before = ""
         source.calls.emit(*call)
         yield from source.space()
         parted = yield from source.accept(";", ",")
@@ -181,7 +181,7 @@ def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
         yield from source.expect("{")
 
 
-def read_exact_call(source: Source) -> Step[Call]:
+def read_exact_call(source: Source) -> Step[ParsedCall]:
     """Reads an object from behind its `{` that must be exactly a call: the name of a declared tool,
     arguments, and nothing else. Raises `Malformed`."""
     members: dict[str, Any] = {}
@@ -272,7 +272,8 @@ def read_function(source: Source) -> Step[None]:
 
 
 def spell_functions(lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-    """Returns the expression of calls that `read_function` reads. Raises `NotHeld`."""
+    """Returns the expression of calls that `read_function` reads. Raises
+    `UnsupportedConstraint`."""
     calls = [
         between(
             lark, f"<function={bare_name(tool, NAME)}>", arguments_of(lark, tool), "</function>"

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from node.parsing.calls.json_arguments import read_json_arguments
 from node.parsing.json_text import read_json
+from node.parsing.parsed_calls import ARGUMENTS, INNER, NAMES, first_of, json_call
 from node.parsing.scanning.open_call import OpenCall
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
-from node.parsing.scanning.step import Malformed, NoCall, Step
-from node.parsing.tell import ARGUMENTS, INNER, NAMES, first_of, json_call
+from node.parsing.scanning.step import Malformed, NotACall, Step
 
 _SCALAR = re.compile(r"[\w.+\-]*")
 
@@ -19,7 +19,7 @@ _SCALAR = re.compile(r"[\w.+\-]*")
 class CallShape(NamedTuple):
     """Defines which objects of a format are calls."""
 
-    call_of: Callable[[Source, object], Call | None]
+    call_of: Callable[[Source, object], ParsedCall | None]
     """Returns the call that an element of a list is; None for an element to ignore. Raises
     `Malformed` if it is not a call."""
     tool_before: Callable[[Mapping[str, Any], str], object]
@@ -50,10 +50,10 @@ def read_json_call(
     source: Source,
     shape: CallShape = STANDARD,
     before: str = "",
-    into: list[Call] | None = None,
+    into: list[ParsedCall] | None = None,
 ) -> Step[None]:
     """Reads an object and emits its call, after the content `before`, or appends the call to
-    `into`. Raises `NoCall` if the object is complete but not a call, `Malformed` if it breaks
+    `into`. Raises `NotACall` if the object is complete but not a call, `Malformed` if it breaks
     off."""
     found = yield from _Members(source, shape, before, is_opened=into is None).read()
     if found.call is not None:
@@ -62,9 +62,9 @@ def read_json_call(
     try:
         call = shape.call_of(source, found.members)
     except Malformed:
-        raise NoCall from None
+        raise NotACall from None
     if call is None:
-        raise NoCall
+        raise NotACall
     if into is not None:
         into.append(call)
         return

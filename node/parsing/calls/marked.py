@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from node.ipc.generate import ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.format import Grammar, ReasoningFormat, Setup, ToolFormat, speaks
-from node.parsing.scanning.added_tokens import Family
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.format import OutputLayout, ReasoningFormat, Setup, ToolFormat, has_begun_answer
+from node.parsing.parsed_calls import emit_calls
+from node.parsing.scanning.added_tokens import TokenFamily
 from node.parsing.scanning.markers import Markers
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import tell
 
 _BLANK_DEPTH = 2
 """Deepest nesting of blocks without calls: a section, and a call in it."""
@@ -20,7 +20,7 @@ _LINE_ENDS = r"\n\n?"
 """Line ends next to markers of reasoning; they are not part of the answer."""
 
 
-class Marked(Grammar):
+class MarkedLayout(OutputLayout):
     """Reads and spells outputs of a reasoning format and a tool format."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Marked(Grammar):
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
         reasoning = self._reasoning
         begun = reasoning.begins_within(prompt_tail) or reasoning.closes(prompt_tail)
-        if begun or speaks(prompt_tail):
+        if begun or has_begun_answer(prompt_tail):
             return ()
         # A text that may become another marker has not begun reasoning yet.
         texts = (*reasoning.openers, *reasoning.closers, *reasoning.dropped)
@@ -79,9 +79,9 @@ class Marked(Grammar):
         *,
         parallel: bool,
     ) -> str:
-        if self._tools.spells_bare and prompt_tail is not None and speaks(prompt_tail):
+        if self._tools.spells_bare and prompt_tail is not None and has_begun_answer(prompt_tail):
             reason = "The model cannot call a tool behind an answer that was begun for it."
-            raise NotHeld(reason, "tool_choice")
+            raise UnsupportedConstraint(reason, "tool_choice")
         calls = self._tools.spell_calls(lark, tools, parallel=parallel)
         return self._spell_answer(lark, calls, prompt_tail)
 
@@ -104,11 +104,13 @@ class Marked(Grammar):
 
     # --- reading ------------------------------------------------------------------------------
 
-    def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
+    def families(self, *, reads_calls: bool) -> tuple[TokenFamily, ...]:
         tools, reasoning = self._tools, self._reasoning
         return (
-            Family(frozenset(tools.openers), frozenset(tools.orphans), drops_ends=reads_calls),
-            Family(frozenset(reasoning.openers), frozenset(reasoning.closers), drops_ends=True),
+            TokenFamily(frozenset(tools.openers), frozenset(tools.orphans), drops_ends=reads_calls),
+            TokenFamily(
+                frozenset(reasoning.openers), frozenset(reasoning.closers), drops_ends=True
+            ),
         )
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
@@ -206,10 +208,10 @@ class Marked(Grammar):
         reasoning = self._reasoning
         # This is known before any text comes.
         source.output.in_reasoning = reasoning.begins_within(setup.prompt_tail)
-        if reasoning.goes_on(setup.prompt_tail):
+        if reasoning.has_begun_text(setup.prompt_tail):
             source.output.resume(PartKind.REASONING)
             return True
-        if speaks(setup.prompt_tail):
+        if has_begun_answer(setup.prompt_tail):
             source.output.resume(PartKind.CONTENT)
         opened = reasoning.opens(setup.prompt_tail)
         begins = reasoning.begins_within(setup.prompt_tail)
@@ -229,11 +231,11 @@ class Marked(Grammar):
     def _read_reasoning(self, source: Source) -> Step[Markers]:
         """Reads reasoning until it is closed or something else ends it; returns the markers to look
         for behind it."""
-        thought: list[Call] = []
+        thought: list[ParsedCall] = []
         while True:
             marker = yield from source.until(PartKind.REASONING, self._in_reasoning)
             if not marker:
-                self._tell_thought(source, thought)
+                self._emit_thought(source, thought)
                 return self._after
             if marker in self._reasoning.closers:
                 source.output.mark_edge()
@@ -260,14 +262,16 @@ class Marked(Grammar):
                 return True
         return False
 
-    def _tell_thought(self, source: Source, thought: Sequence[Call]) -> None:
+    def _emit_thought(self, source: Source, thought: Sequence[ParsedCall]) -> None:
         """Emits the calls of an output that ends within its reasoning, which would be empty without
         them. If the output was cut, the model might still have decided otherwise."""
         if thought and not source.is_cut:
             source.output.mark_edge()
-            tell(source, thought)
+            emit_calls(source, thought)
 
-    def _read_last_calls(self, source: Source, opener: str, thought: list[Call]) -> Step[None]:
+    def _read_last_calls(
+        self, source: Source, opener: str, thought: list[ParsedCall]
+    ) -> Step[None]:
         """Reads calls within reasoning. They count only if the output ends with them, or with the
         end of reasoning behind them; otherwise they are part of the reasoning, and are added to
         `thought`."""
@@ -277,7 +281,7 @@ class Marked(Grammar):
         except Malformed:
             thought += source.calls.take_kept()
             raise
-        tell(source, source.calls.take_kept())
+        emit_calls(source, source.calls.take_kept())
 
     def _read_kept_calls(self, source: Source, opener: str) -> Step[None]:
         marker = opener
@@ -292,18 +296,18 @@ class Marked(Grammar):
     def _read_unread_calls(self, source: Source, opener: str) -> Step[None]:
         """Reads calls within reasoning that are text, since the request has no tools; see
         `_read_last_calls`."""
-        said, marker = "", opener
+        calls_text, marker = "", opener
         while marker in self._reasoning.unread_calls:
             body, end = yield from source.capture(self._reasoning.unread_end)
             source.block.settle()
-            said += marker + body + end
+            calls_text += marker + body + end
             space = yield from source.space()
             marker = yield from source.accept(*self._reasoning.unread_calls, *self._ends)
             if marker in self._reasoning.unread_calls:
-                said += space
+                calls_text += space
         yield from self._read_end(source, marker)
         source.output.mark_edge()
-        source.output.emit(PartKind.CONTENT, said)
+        source.output.emit(PartKind.CONTENT, calls_text)
 
     def _read_end(self, source: Source, marker: str) -> Step[None]:
         """Reads from behind an end of the reasoning up to the end of the output. Raises `Malformed`
@@ -316,7 +320,7 @@ class Marked(Grammar):
             raise Malformed
 
     def _read_starts(self, source: Source) -> Step[bool]:
-        """Reads calls without markup at the begin of the answer; returns True if there are any."""
+        """Reads calls without markup at the start of the answer; returns True if there are any."""
         found = False
         while (yield from source.attempt("", self._read_start(source), PartKind.CONTENT)):
             found = True

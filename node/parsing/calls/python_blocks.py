@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from node.ipc.generate import ToolSchema
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.json_calls import close_block, read_declared_name, read_marked_calls
-from node.parsing.calls.python_calls import DEPTH, NoCalls, Quotes, read_calls
+from node.parsing.calls.python_calls import DEPTH, NotPythonCalls, Quotes, read_calls
 from node.parsing.calls.spelled_json import bare_name
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ToolFormat
+from node.parsing.parsed_calls import call_of, emit_calls
 from node.parsing.scanning.markers import Markers
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import call_of, tell
 from node.parsing.values.literal_values import spell_value
 from node.parsing.values.python_literals import PythonLiterals
 from node.parsing.values.raw_values import in_order, written_name
@@ -32,7 +32,7 @@ _FUNCTION = re.compile(r"[\w.\-:/]+")
 
 def _spell_call(lark: Lark, tools: Sequence[ToolSchema], closer: str) -> str:
     """Returns the expression of a call of one of the tools, within a block that the closer ends.
-    Raises `NotHeld`."""
+    Raises `UnsupportedConstraint`."""
     language, calls = PythonLiterals(closer), []
     for tool in tools:
         begin = lark.text(f"{bare_name(tool, _FUNCTION)}(")
@@ -46,7 +46,7 @@ def _spell_call(lark: Lark, tools: Sequence[ToolSchema], closer: str) -> str:
 
 
 class BareList(ToolFormat):
-    """Python calls as a list at the begin of the answer."""
+    """Python calls as a list at the start of the answer."""
 
     name = "bare_list"
     starts = ("[",)
@@ -55,7 +55,7 @@ class BareList(ToolFormat):
         return _spell_list(lark, _spell_call(lark, tools, ""), parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
-        tell(source, (yield from read_call_list(source)))
+        emit_calls(source, (yield from read_call_list(source)))
 
 
 _BARE_LIST = BareList()
@@ -65,7 +65,7 @@ class PythonCalls(ToolFormat):
     """Python calls between markers."""
 
     def __init__(self, name: str, markers: Mapping[str, str], *, in_lines: bool = False) -> None:
-        """`markers` has the end of a block by its begin. `in_lines` is True if models write each
+        """`markers` has the end of a block by its start. `in_lines` is True if models write each
         call on a line of its own; else all are in a list."""
         self.name = name
         self._in_lines = in_lines
@@ -95,9 +95,9 @@ class PythonCalls(ToolFormat):
             yield from close_block(source, closer)
             return
         name = yield from read_declared_name(source)
-        tell(source, (yield from self._rest(source, bracket + name, closer)))
+        emit_calls(source, (yield from self._rest(source, bracket + name, closer)))
 
-    def _rest(self, source: Source, text: str, closer: str) -> Step[list[Call]]:
+    def _rest(self, source: Source, text: str, closer: str) -> Step[list[ParsedCall]]:
         """Reads the calls up to the end marker, which may also stand within a string, or be
         missing."""
         quotes = Quotes()
@@ -113,14 +113,14 @@ class PythonCalls(ToolFormat):
                 tried_length = len(text)
                 try:
                     return declared_calls(source, text)
-                except NoCalls:
+                except NotPythonCalls:
                     if not marker or not quotes.is_open:
                         raise Malformed from None
             text += marker
             quotes.read(marker)
 
 
-class OrBare(AnyOf):
+class MarkedOrBareCalls(AnyOf):
     """Reads and spells lists without markers as well; its models write both."""
 
     def __init__(self, form: PythonCalls) -> None:
@@ -134,7 +134,7 @@ class OrBare(AnyOf):
         return lark.one_of(ways)
 
 
-def or_bare(form: PythonCalls) -> AnyOf:
+def with_bare_lists(form: PythonCalls) -> AnyOf:
     """Returns a format that reads lists without markers as well."""
     return AnyOf(form.name, (form, _BARE_LIST))
 
@@ -144,13 +144,13 @@ def _spell_list(lark: Lark, call: str, *, parallel: bool) -> str:
     return f"{lark.text('[')} {calls} {lark.text(']')}"
 
 
-def declared_calls(source: Source, text: str) -> list[Call]:
+def declared_calls(source: Source, text: str) -> list[ParsedCall]:
     """Returns the calls in the text, all of them of declared tools. Raises `Malformed` if a tool is
-    not declared, and `NoCalls` if the text is not a list of calls."""
+    not declared, and `NotPythonCalls` if the text is not a list of calls."""
     return [call_of(source, call.name, call.arguments) for call in read_calls(text)]
 
 
-def read_call_list(source: Source) -> Step[list[Call]]:
+def read_call_list(source: Source) -> Step[list[ParsedCall]]:
     """Reads a list of calls from behind its `[`. Raises `Malformed`, at once if no declared name
     follows."""
     yield from source.space()
@@ -158,13 +158,13 @@ def read_call_list(source: Source) -> Step[list[Call]]:
     return (yield from read_python(source, "[" + name))
 
 
-def read_python(source: Source, begun: str) -> Step[list[Call]]:
+def read_python(source: Source, begun: str) -> Step[list[ParsedCall]]:
     """Reads calls of declared tools up to the bracket that closes the one in `begun`, which was
     read before. Raises `Malformed`."""
     text = yield from read_brackets(source, begun)
     try:
         return declared_calls(source, text)
-    except NoCalls:
+    except NotPythonCalls:
         raise Malformed from None
 
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeAlias
 Value: TypeAlias = Any
 
 
-class Call(NamedTuple):
+class PythonCall(NamedTuple):
     name: str
     arguments: dict[str, Value]
 
 
-class NoCalls(Exception):
+class NotPythonCalls(Exception):
     """The text is not a list of calls."""
 
 
@@ -60,17 +60,17 @@ DEPTH = 64
 """Deepest nesting of brackets."""
 
 
-def read_calls(text: str) -> list[Call]:
-    """Returns the calls in the text, at least one. Raises `NoCalls`."""
+def read_calls(text: str) -> list[PythonCall]:
+    """Returns the calls in the text, at least one. Raises `NotPythonCalls`."""
     ends: dict[int, int] = {}
     for _ in range(max(2, _LONGEST_SEARCH // (len(text) + 1))):
-        reader = _Reader(text, ends)
+        reader = _PythonReader(text, ends)
         try:
             return reader.calls()
-        except NoCalls:
+        except NotPythonCalls:
             if not reader.another_end():
                 break
-    raise NoCalls(text)
+    raise NotPythonCalls(text)
 
 
 class Quotes:
@@ -102,11 +102,11 @@ class _String(NamedTuple):
     """Matches the text that may follow the string."""
 
 
-class _Reader:
+class _PythonReader:
     """Reads the text once, with the ends of strings as chosen so far."""
 
     def __init__(self, text: str, ends: dict[int, int]) -> None:
-        """`ends` has the end of each string by its begin."""
+        """`ends` has the end of each string by its start."""
         self._text = text
         self._at = 0
         self._ends = ends
@@ -122,7 +122,7 @@ class _Reader:
                 return True
         return False
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[PythonCall]:
         self._space()
         if self._accept("["):
             calls = self._items("]", self._call)
@@ -137,14 +137,14 @@ class _Reader:
                 calls.append(self._call())
         self._space()
         if self._at < len(self._text) or not calls:
-            raise NoCalls
+            raise NotPythonCalls
         return calls
 
-    def _call(self) -> Call:
+    def _call(self) -> PythonCall:
         name = self._match(_NAME)
         self._space()
         self._expect("(")
-        return Call(name, dict(self._items(")", self._argument)))
+        return PythonCall(name, dict(self._items(")", self._argument)))
 
     def _argument(self) -> tuple[str, Value]:
         name = self._match(_KEY)
@@ -155,7 +155,7 @@ class _Reader:
 
     def _value(self, after: "re.Pattern[str]", depth: int) -> Value:
         if depth > DEPTH:
-            raise NoCalls
+            raise NotPythonCalls
         first = self._text[self._at : self._at + 1]
         if first and first in "'\"":
             return self._string(after)
@@ -171,7 +171,7 @@ class _Reader:
             return _number(number[0])
         word = self._match(_WORD).lower()
         if word not in _CONSTANTS:
-            raise NoCalls
+            raise NotPythonCalls
         return _CONSTANTS[word]
 
     def _flat_items(self) -> list[Value]:
@@ -213,7 +213,7 @@ class _Reader:
         """Returns the member with its value, reading from behind the colon."""
         self._space()
         if isinstance(key, list | dict):
-            raise NoCalls
+            raise NotPythonCalls
         return str(key), self._value(_AFTER_ITEM, depth)
 
     def _more_items(self, closer: str, read: Callable[[], Value]) -> list[Value]:
@@ -243,7 +243,7 @@ class _Reader:
         if end is None:
             end = self._find_end(string, string.begin)
             if end is None:
-                raise NoCalls
+                raise NotPythonCalls
             self._ends[string.begin] = end
         self._strings.append(string)
         self._at = end + len(quote)
@@ -268,12 +268,12 @@ class _Reader:
 
     def _expect(self, literal: str) -> None:
         if not self._accept(literal):
-            raise NoCalls
+            raise NotPythonCalls
 
     def _match(self, pattern: "re.Pattern[str]") -> str:
         match = pattern.match(self._text, self._at)
         if match is None:
-            raise NoCalls
+            raise NotPythonCalls
         self._at = match.end()
         return match[0]
 
@@ -284,9 +284,9 @@ def _number(text: str) -> int | float:
         # Dates are written with leading zeros.
         value = float(digits) if any(each in digits for each in ".eE") else int(digits)
     except ValueError:
-        raise NoCalls from None
+        raise NotPythonCalls from None
     if not math.isfinite(value):
-        raise NoCalls
+        raise NotPythonCalls
     return value
 
 

@@ -11,10 +11,10 @@ class SectionCalls(ToolFormat):
     sections: tuple[str, ...] = ()
     section_ends: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    """Begins of a call."""
+    """Starts of a call."""
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
-        """Reads a call from behind its begin, with its end, and emits it. Raises `Malformed`."""
+        """Reads a call from behind its start, with its end, and emits it. Raises `Malformed`."""
         raise NotImplementedError
 
     def read(self, source: Source, opener: str) -> Step[None]:

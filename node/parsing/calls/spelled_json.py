@@ -10,22 +10,25 @@ from collections.abc import Sequence
 from node.ipc.generate import ToolSchema
 from node.parsing.constraints.arguments import object_of_arguments
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 
 _NAMES = ("name",)
 _ARGUMENTS = ("arguments",)
 
 
 def arguments_of(lark: Lark, tool: ToolSchema) -> str:
-    """Returns the expression of an object that fits the tool's parameters. Raises `NotHeld`."""
+    """Returns the expression of an object that fits the tool's parameters. Raises
+    `UnsupportedConstraint`."""
     return lark.json(object_of_arguments(tool), tool.param)
 
 
 def bare_name(tool: ToolSchema, characters: "re.Pattern[str]") -> str:
-    """Returns the tool's name, to be written without quotes. Raises `NotHeld` for a name with other
-    characters, which would not be read back."""
+    """Returns the tool's name, to be written without quotes. Raises `UnsupportedConstraint` for a
+    name with other characters, which would not be read back."""
     if not tool.name or not characters.fullmatch(tool.name):
-        raise NotHeld(f"The model cannot write the name {tool.name} of a tool.", tool.param)
+        raise UnsupportedConstraint(
+            f"The model cannot write the name {tool.name} of a tool.", tool.param
+        )
     return tool.name
 
 
@@ -37,7 +40,8 @@ def call_object(
     *more: str,
 ) -> str:
     """Returns the expression of `{"name": "f", "arguments": {…}}` with one of the keys `names` and
-    one of `arguments`; `more` are expressions that may follow the arguments. Raises `NotHeld`."""
+    one of `arguments`; `more` are expressions that may follow the arguments. Raises
+    `UnsupportedConstraint`."""
     space = lark.space()
     return lark.rule(
         " ".join(
@@ -66,7 +70,8 @@ def call_objects(
     arguments: Sequence[str] = _ARGUMENTS,
     *more: str,
 ) -> str:
-    """Returns the expression of one such object for any of the tools. Raises `NotHeld`."""
+    """Returns the expression of one such object for any of the tools. Raises
+    `UnsupportedConstraint`."""
     return lark.one_of([call_object(lark, tool, names, arguments, *more) for tool in tools])
 
 

@@ -46,7 +46,7 @@ class XmlCalls(ToolFormat):
         keeps_last_newline: bool = False,
         quote: str = "",
     ) -> None:
-        """`function` and `parameter` are the begins of their tags, up to the name. With
+        """`function` and `parameter` are the starts of their tags, up to the name. With
         `keeps_last_newline`, the newline before an end tag belongs to a value that did not begin
         with one. `quote` is what models write around names; with it, one outer tag contains all
         calls."""
@@ -83,25 +83,25 @@ class XmlCalls(ToolFormat):
         return blocks(lark, block, parallel=parallel and not quote)
 
     def read(self, source: Source, opener: str) -> Step[None]:
-        said = ""
+        before = ""
         if opener == self._wrapper:
             yield from source.space()
             if (yield from source.peek()) in ("{", "["):
                 yield from self.read_json(source)
                 return
-            said = yield from self._read_said(source)
+            before = yield from self._read_before(source)
         mark: str | None = self._function
         while mark == self._function:
             begin = source.position - len(mark)
-            call, mark = yield from self._read_function(source, opener, said)
+            call, mark = yield from self._read_function(source, opener, before)
             if call is None:
-                said += source.since(begin)
+                before += source.since(begin)
             else:
                 call.end()
-                said = ""
+                before = ""
             if mark != self._wrapper_end:
                 mark = yield from source.maybe(self._read_next(source, opener))
-        if said:
+        if before:
             raise Malformed
 
     def read_json(self, source: Source) -> Step[None]:
@@ -109,19 +109,19 @@ class XmlCalls(ToolFormat):
         raise Malformed
         yield
 
-    def _read_said(self, source: Source) -> Step[str]:
-        """Reads the text before a call, within the tag, and the begin of the call."""
-        said, lines = "", 1
+    def _read_before(self, source: Source) -> Step[str]:
+        """Reads the text before a call, within the tag, and the start of the call."""
+        before, lines = "", 1
         while True:
-            said += yield from source.run(_TEXT)
+            before += yield from source.run(_TEXT)
             mark = yield from source.accept(self._function, self._wrapper_end, self._wrapper)
             if mark == self._function:
-                return said
+                return before
             char = yield from source.peek()
             lines += char == "\n"
             if mark or not char or lines > _TEXT_LINES:
                 raise Malformed
-            said += yield from source.expect(char)
+            before += yield from source.expect(char)
 
     def _read_next(self, source: Source, opener: str) -> Step[str]:
         """Reads the tag that continues the block, or ends it."""
@@ -138,18 +138,18 @@ class XmlCalls(ToolFormat):
         return self._wrapper_end
 
     def _read_function(
-        self, source: Source, opener: str, said: str
+        self, source: Source, opener: str, before: str
     ) -> Step[tuple[OpenCall | None, str]]:
         """Returns (the call whose name comes next, the tag that ended it). The call is None if its
-        tool is not declared: then it is text beside other calls in the same tag. `said` is emitted
-        before the call."""
+        tool is not declared: then it is text beside other calls in the same tag. `before` is
+        emitted before the call."""
         name = unquoted((yield from source.run(_NAME)))
         is_declared = name in source.calls.schemas or opener != self._wrapper
         # The newline before the tag is read with it, but is not part of the call.
         line_end = "\n" if opener == self._on_a_line and not source.output.in_reasoning else ""
         call = OpenCall(source.calls, name, {})
         if is_declared:
-            call = source.calls.open(name, before=line_end + said)
+            call = source.calls.open(name, before=line_end + before)
         if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
             raise Malformed
         yield from source.space()

@@ -12,12 +12,12 @@ from typing import Any
 
 from node.ipc.generate import ToolSchema
 from node.parsing.coercion import Schema
-from node.parsing.constraints.schema import NotHeld, arguments_schema
+from node.parsing.constraints.schema import UnsupportedConstraint, arguments_schema
 from node.parsing.constraints.values import (
     TABLES,
     Argument,
     Flat,
-    Place,
+    SchemaPlace,
     declared_arguments,
     flat_schemas,
     kinds_of,
@@ -30,30 +30,33 @@ _DEPTH = 64
 
 def arguments_of(tool: ToolSchema) -> list[Argument]:
     """Returns the arguments that a tool's parameters declare and that can be written, in order.
-    Raises `NotHeld` if the parameters are not a plain object, or if no value fits a required
-    one."""
+    Raises `UnsupportedConstraint` if the parameters are not a plain object, or if no value fits a
+    required one."""
     return declared_arguments(_fitting(tool), tool.param)
 
 
 def object_of_arguments(tool: ToolSchema) -> Schema:
-    """Returns the schema of all arguments. Raises `NotHeld` if no value fits a required one."""
+    """Returns the schema of all arguments. Raises `UnsupportedConstraint` if no value fits a
+    required one."""
     return arguments_schema(_fitting(tool))
 
 
 def _fitting(tool: ToolSchema) -> Schema:
-    place = Place(tool.parameters, tool.param)
+    place = SchemaPlace(tool.parameters, tool.param)
     fitting = _Fitting(place)
     required, named = tool.parameters.get("required"), tool.parameters.get("properties")
     for name in required if isinstance(required, list) else ():
         if isinstance(named, Mapping) and not fitting.may_fit(named.get(name, True)):
-            raise place.not_held(f"the property {name}, which is required and which no value fits")
+            raise place.unsupported(
+                f"the property {name}, which is required and which no value fits"
+            )
     return fitting.pruned(tool.parameters)
 
 
 class _Fitting:
     """Removes the parts that no value fits from one tool's parameters."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SchemaPlace) -> None:
         self._place = place
         self._known: dict[str, bool] = {}
 
@@ -100,7 +103,7 @@ class _Fitting:
             return True
         try:
             flats = flat_schemas(schema, self._place)
-        except NotHeld:
+        except UnsupportedConstraint:
             return True
         return any(
             "enum" in flat or any(self._takes(flat, kind) for kind in kinds_of(flat))

@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from node.parsing.constraints.lark_reader import Grammar, NotUnderstood, Token, read_grammar
+from node.parsing.constraints.lark_reader import LarkGrammar, NotUnderstood, Token, read_grammar
 from node.parsing.constraints.regex_syntax import inner_pattern
 
-LONGEST = 32 * 1024
+LONGEST_PATTERN = 32 * 1024
 """Most characters of a pattern; a longer one takes seconds to compile."""
 _DEEPEST = 64
 """Deepest nesting of names and brackets."""
@@ -49,7 +49,7 @@ def pattern_of(syntax: str, definition: str) -> str | None:
         inner_pattern(inner)
     except (NotUnderstood, ValueError):
         return None
-    return f"^(?:{inner})$" if len(inner) <= LONGEST else None
+    return f"^(?:{inner})$" if len(inner) <= LONGEST_PATTERN else None
 
 
 def _of_regex(definition: str) -> str:
@@ -72,14 +72,14 @@ def _of_lark(definition: str) -> str:
     return _Maker(grammar, _imported(grammar)).of_name("start", 0)
 
 
-def _imported(grammar: Grammar) -> dict[str, str]:
+def _imported(grammar: LarkGrammar) -> dict[str, str]:
     """Returns patterns of the library's terminals by the names that the grammar gives them."""
     found: dict[str, str] = {}
     for directive, *tokens in grammar.directives:
         if directive.text.startswith("%llguidance"):
             continue
-        said = "".join(token.text for token in tokens)
-        match = re.fullmatch(r"common\.(\w+)(?:->(\w+))?|common\(([\w,]+)\)", said)
+        content = "".join(token.text for token in tokens)
+        match = re.fullmatch(r"common\.(\w+)(?:->(\w+))?|common\(([\w,]+)\)", content)
         if directive.text != "%import" or match is None:
             raise NotUnderstood
         names = {match[2] or match[1]: match[1]}
@@ -95,7 +95,7 @@ def _imported(grammar: Grammar) -> dict[str, str]:
 class _Maker:
     """Makes patterns of one grammar's rules."""
 
-    def __init__(self, grammar: Grammar, imported: Mapping[str, str]) -> None:
+    def __init__(self, grammar: LarkGrammar, imported: Mapping[str, str]) -> None:
         self._rules = grammar.rules
         self._made = dict(imported)
 
@@ -141,7 +141,7 @@ class _Body:
                 self._take("name")
                 break
             pieces.append(self._item(depth))
-            if sum(map(len, pieces)) > LONGEST:
+            if sum(map(len, pieces)) > LONGEST_PATTERN:
                 raise NotUnderstood
         return "".join(pieces)
 
@@ -170,11 +170,11 @@ class _Body:
             return f"(?:{_with_anything(pattern)})"
         if not text.startswith('"'):
             raise NotUnderstood
-        said = _string(text.removesuffix("i"))
+        content = _string(text.removesuffix("i"))
         if self._next() == "." and self._next(1) == ".":
             self._at += 2
-            return _range(said, _string(self._take("text")))
-        return "".join(_any_case(char) if text.endswith("i") else _plain(char) for char in said)
+            return _range(content, _string(self._take("text")))
+        return "".join(_any_case(char) if text.endswith("i") else _plain(char) for char in content)
 
     def _times(self) -> str:
         if self._next() in ("?", "*", "+"):
@@ -188,14 +188,14 @@ class _Body:
             return f"{{{fewest},{most}}}"
         if not self._accept("{"):
             return ""
-        said = ""
+        content = ""
         while not self._accept("}"):
-            said += self._tokens[self._at].text if self._at < len(self._tokens) else "?"
+            content += self._tokens[self._at].text if self._at < len(self._tokens) else "?"
             self._at += 1
-            if len(said) > 16:
+            if len(content) > 16:
                 raise NotUnderstood
-        found = re.fullmatch(r"(\d*)(,?)(\d*)", said)
-        if found is None or said in ("", ","):
+        found = re.fullmatch(r"(\d*)(,?)(\d*)", content)
+        if found is None or content in ("", ","):
             raise NotUnderstood
         return f"{{{found[1] or 0}{found[2]}{found[3]}}}"
 
@@ -223,12 +223,12 @@ class _Body:
 
 def _string(text: str) -> str:
     try:
-        said = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         raise NotUnderstood from None
-    if not isinstance(said, str):
+    if not isinstance(content, str):
         raise NotUnderstood
-    return said
+    return content
 
 
 def _range(first: str, last: str) -> str:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from node.parsing.coercion import types_of
-from node.parsing.constraints.values import says_nothing
+from node.parsing.constraints.values import allows_anything
 
 _ANY = "-any"
 """Name of the definition that any guarded value fits."""
 _LARGEST = 10**18
 """Largest number; beyond it, some readers cannot represent it."""
 _CHOICES = ("anyOf", "oneOf", "allOf", "prefixItems")
-_TOLD_ELSEWHERE = frozenset(("enum", "const", "$ref", "anyOf", "oneOf", "allOf"))
+_CHECKED_ELSEWHERE = frozenset(("enum", "const", "$ref", "anyOf", "oneOf", "allOf"))
 _TABLES = ("$defs", "definitions", "properties")
 
 
@@ -22,10 +22,10 @@ def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
     begin with one character, which may not occur in them again."""
     assert all(text[0] == texts[0][0] not in text[1:] for text in texts), texts
     guard = _Guard(f"^{_without(texts)}$")
-    held = guard.schema(schema)
+    result = guard.schema(schema)
     if guard.is_used:
-        held["$defs"] = {**held.get("$defs", {}), _ANY: guard.any_value()}
-    return held
+        result["$defs"] = {**result.get("$defs", {}), _ANY: guard.any_value()}
+    return result
 
 
 class _Guard:
@@ -35,22 +35,22 @@ class _Guard:
         self._pattern = pattern
 
     def schema(self, schema: object) -> dict[str, Any]:
-        if says_nothing(schema):
+        if allows_anything(schema):
             return self._any()
         if not isinstance(schema, Mapping):
             return {"allOf": [schema]}
-        held = {key: self._within(key, value) for key, value in schema.items()}
-        if _TOLD_ELSEWHERE & held.keys():
-            return held
-        types = types_of(held)
+        result = {key: self._within(key, value) for key, value in schema.items()}
+        if _CHECKED_ELSEWHERE & result.keys():
+            return result
+        types = types_of(result)
         if not types:
-            return {"allOf": [held, self._any()]}
-        self._guard_simple(held, types)
+            return {"allOf": [result, self._any()]}
+        self._guard_simple(result, types)
         if "array" in types:
-            held["items"] = self._inner(held.get("items", True))
+            result["items"] = self._inner(result.get("items", True))
         if "object" in types:
-            self._guard_members(held)
-        return held
+            self._guard_members(result)
+        return result
 
     def _within(self, key: str, value: Any) -> Any:
         if key in _CHOICES and isinstance(value, list):
@@ -59,14 +59,14 @@ class _Guard:
             return {name: self._inner(each) for name, each in value.items()}
         return value
 
-    def _guard_simple(self, held: dict[str, Any], types: Set[str]) -> None:
+    def _guard_simple(self, result: dict[str, Any], types: Set[str]) -> None:
         if "string" in types:
-            if "pattern" in held:
-                held["allOf"] = [{"type": "string", "pattern": self._pattern}]
+            if "pattern" in result:
+                result["allOf"] = [{"type": "string", "pattern": self._pattern}]
             else:
-                held["pattern"] = self._pattern
-        if "number" in types and not any("inimum" in key or "aximum" in key for key in held):
-            held.update(minimum=-_LARGEST, maximum=_LARGEST)
+                result["pattern"] = self._pattern
+        if "number" in types and not any("inimum" in key or "aximum" in key for key in result):
+            result.update(minimum=-_LARGEST, maximum=_LARGEST)
 
     def any_value(self) -> dict[str, Any]:
         """Returns the schema that all guarded values fit."""
@@ -94,15 +94,15 @@ class _Guard:
         later."""
         return self.schema(schema) if schema is True or isinstance(schema, Mapping) else schema
 
-    def _guard_members(self, held: dict[str, Any]) -> None:
-        named = held.get("properties", {})
-        more = held.pop("additionalProperties", True)
-        if set(held.get("required", ())) - named.keys():
-            held["additionalProperties"] = self._inner(more)
+    def _guard_members(self, result: dict[str, Any]) -> None:
+        named = result.get("properties", {})
+        more = result.pop("additionalProperties", True)
+        if set(result.get("required", ())) - named.keys():
+            result["additionalProperties"] = self._inner(more)
             return
-        held["additionalProperties"] = False
-        if more is not False and not named and "patternProperties" not in held:
-            held["patternProperties"] = {self._pattern: self._inner(more)}
+        result["additionalProperties"] = False
+        if more is not False and not named and "patternProperties" not in result:
+            result["patternProperties"] = {self._pattern: self._inner(more)}
 
 
 def _without(texts: Sequence[str]) -> str:
@@ -115,7 +115,7 @@ def _without(texts: Sequence[str]) -> str:
 
 
 def _leaves(rests: Sequence[str], first: str) -> str:
-    """Returns the pattern that continues a text's begin until it cannot be one of the texts, up to
+    """Returns the pattern that continues a text's start until it cannot be one of the texts, up to
     a character that begins none."""
     by_char = _by_char(rests)
     others = "".join(map(re.escape, by_char))
@@ -127,7 +127,7 @@ def _leaves(rests: Sequence[str], first: str) -> str:
 
 
 def _stops(rests: Sequence[str]) -> str:
-    """Returns the pattern of the part of a text that may stand before another text's begin, or at
+    """Returns the pattern of the part of a text that may stand before another text's start, or at
     the end."""
     ways = [
         f"{re.escape(char)}{_stops(inner)}"

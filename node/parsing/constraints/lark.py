@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from node.parsing.constraints.schema import SOME_WHITE_SPACE, NotHeld, schema_text
+from node.parsing.constraints.schema import SOME_WHITE_SPACE, UnsupportedConstraint, schema_text
 
 
 class Text(NamedTuple):
@@ -50,8 +50,8 @@ class Lark:
         return self.optional(self.regex(SOME_WHITE_SPACE))
 
     def json(self, schema: object, param: str) -> str:
-        """Returns a JSON value that fits the schema, with little white space. Raises `NotHeld` with
-        `param` for a schema that is not supported."""
+        """Returns a JSON value that fits the schema, with little white space. Raises
+        `UnsupportedConstraint` with `param` for a schema that is not supported."""
         return self.rule(f"%json {schema_text(schema, param)}")
 
     def regex(self, pattern: str) -> str:
@@ -74,13 +74,13 @@ class Lark:
             self._rules.append(f"{name}[suffix={first}]: /{_ANY}/")
         return name
 
-    def held(self, texts: Sequence[Text], forbidden: str = "") -> str:
+    def text_of(self, texts: Sequence[Text], forbidden: str = "") -> str:
         """Returns text that is one of `texts` and does not contain `forbidden`."""
-        held = " | ".join(f"({_held(text)})" for text in texts)
-        body = f"({held}) & ~{_slashed(holding(forbidden))}" if forbidden else held
+        choice = " | ".join(f"({_matching(text)})" for text in texts)
+        body = f"({choice}) & ~{_slashed(holding(forbidden))}" if forbidden else choice
         return self._named(body, upper=True)
 
-    def held_until(
+    def text_until(
         self,
         texts: Sequence[Text],
         closer: str,
@@ -90,9 +90,9 @@ class Lark:
         """Returns text that is one of `texts`, contains neither the closer nor any of `forbidden`,
         and matches none of the patterns `without`; followed by the closer."""
         first, *rest = self._pieces(closer)
-        held = " | ".join(f"({_held(text)})" for text in texts)
+        choice = " | ".join(f"({_matching(text)})" for text in texts)
         # One pattern instead of several, since the library limits the work that patterns cause.
-        body = f"({held}) & ~{_slashed('|'.join((*without, holding(closer, *forbidden))))}"
+        body = f"({choice}) & ~{_slashed('|'.join((*without, holding(closer, *forbidden))))}"
         if first.startswith("<["):
             return " ".join((self._named(body, upper=True), first, *rest))
         if rest:
@@ -114,7 +114,7 @@ class Lark:
             name = self._names[f"={key}"] = f"s{len(self._names)}"
             try:
                 self._rules.append(f"{name}: {expression()}")
-            except NotHeld:
+            except UnsupportedConstraint:
                 # Rules made for the failed expression may refer to it.
                 del self._rules[count:]
                 self._names = names
@@ -178,7 +178,7 @@ def holding(*texts: str) -> str:
     return rf"{_ANY}({'|'.join(map(re.escape, texts))}){_ANY}"
 
 
-def _held(text: Text) -> str:
+def _matching(text: Text) -> str:
     matches = map(_slashed, text.matches or (_ANY,))
     return " & ".join((*matches, *(f"~{_slashed(each)}" for each in text.without)))
 

@@ -37,24 +37,24 @@ class Rule(NamedTuple):
     """True if nothing before the colon changes what the rule matches."""
 
 
-class Grammar(NamedTuple):
+class LarkGrammar(NamedTuple):
     rules: dict[str, Rule]
     directives: list[list[Token]]
     """Each directive with the tokens that follow it."""
 
 
-def read_grammar(text: str) -> Grammar:
+def read_grammar(text: str) -> LarkGrammar:
     """Splits a grammar into rules and directives. Raises `NotUnderstood`."""
     tokens = _tokens(text)
-    grammar = Grammar({}, [])
+    grammar = LarkGrammar({}, [])
     body: list[Token] = []
     at = 0
     while at < len(tokens):
-        kind, said = tokens[at]
+        kind, name = tokens[at]
         behind = _behind_head(tokens, at) if kind == "name" else 0
         if behind:
             body = []
-            grammar.rules[said] = Rule(body, tokens[at + 1].text != "[")
+            grammar.rules[name] = Rule(body, tokens[at + 1].text != "[")
             at = behind
             continue
         if kind == "directive":

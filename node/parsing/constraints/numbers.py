@@ -21,34 +21,38 @@ _UPPER = ("maximum", "exclusiveMaximum")
 _INTEGERS = ("integer", ["integer"])
 
 
-class Unheld(Exception):
+class UnsupportedNumbers(Exception):
     """A rule about numbers that is not supported; the message is a sentence."""
 
 
-def hold_numbers(schema: dict[str, Any]) -> None:
+def narrow_numbers(schema: dict[str, Any]) -> None:
     """Narrows the schema's rules about numbers so that every number the library allows fits. Raises
-    `Unheld` if that is not possible."""
+    `UnsupportedNumbers` if that is not possible."""
     for keyword in ("enum", "const"):
         if keyword in schema and not _is_exact(schema[keyword]):
-            raise Unheld(f"The keyword {keyword} holds a number that is too large to be held.")
+            raise UnsupportedNumbers(
+                f"The keyword {keyword} has a number that is too large to be enforced."
+            )
     factor = schema.get("multipleOf")
     if isinstance(factor, int | float) and is_number(factor) and not _is_divisor(factor):
-        raise Unheld("The keyword multipleOf has too many digits to be held.")
+        raise UnsupportedNumbers("The keyword multipleOf has too many digits to be enforced.")
     for keyword in (*_LOWER, *_UPPER):
         if is_number(schema.get(keyword)):
             schema[keyword] = _nearer(keyword, schema[keyword])
     if _is_narrow(schema):
-        raise Unheld("A range narrower than 1 is not held next to a whole number.")
+        raise UnsupportedNumbers(
+            "A range narrower than 1 next to an excluded integer is not supported."
+        )
     _bound_integers(schema)
 
 
 def _nearer(keyword: str, bound: float) -> float:
-    """Returns the bound, or a tighter one that the library can represent. Raises `Unheld` if there
-    is none."""
-    held = max(-_LARGEST_BOUND, min(_LARGEST_BOUND, bound))
-    if held < bound if keyword in _LOWER else held > bound:
-        raise Unheld(f"The keyword {keyword} is too large to be held.")
-    return held
+    """Returns the bound, or a tighter one that the library can represent. Raises
+    `UnsupportedNumbers` if there is none."""
+    nearest = max(-_LARGEST_BOUND, min(_LARGEST_BOUND, bound))
+    if nearest < bound if keyword in _LOWER else nearest > bound:
+        raise UnsupportedNumbers(f"The keyword {keyword} is too large to be enforced.")
+    return nearest
 
 
 def is_number(value: object) -> bool:

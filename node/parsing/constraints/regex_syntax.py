@@ -61,7 +61,7 @@ class _Translation:
         self._pieces: list[str] = []
         self._depth = 0
         self._brackets = ""
-        """The begin of the open brackets; "" outside of brackets."""
+        """The start of the open brackets; "" outside of brackets."""
         self._ends_class = False
         """True if the previous piece, in brackets, stands for several characters."""
         for found in _PIECE.finditer(pattern):
@@ -76,23 +76,23 @@ class _Translation:
     def _outside(self, found: "re.Match[str]") -> None:
         piece = found[0]
         if found["escape"]:
-            held = _TAKEN.get(piece[1:2], "")
-            if not held:
-                held = _escape(piece)
+            translated = _TAKEN.get(piece[1:2], "")
+            if not translated:
+                translated = _escape(piece)
             elif piece[1] in "dws":
-                held = f"[{held}]"
+                translated = f"[{translated}]"
         elif found["brackets"]:
             self._brackets = piece
             # The grammar library confuses a class of all control characters with one of quotes.
-            held = r"[^\x00" if piece == "[^" else piece
+            translated = r"[^\x00" if piece == "[^" else piece
         elif found["group"]:
             self._depth += 1
-            held = "(?:"
+            translated = "(?:"
             if piece == "(?":
                 raise ValueError(piece)
         else:
-            held = self._plain(piece, is_repeat=bool(found["repeat"]))
-        self._pieces.append(held)
+            translated = self._plain(piece, is_repeat=bool(found["repeat"]))
+        self._pieces.append(translated)
 
     def _plain(self, piece: str, *, is_repeat: bool) -> str:
         if is_repeat and max(map(int, re.findall(r"\d+", piece))) > _MOST_REPEATS:
@@ -115,22 +115,22 @@ class _Translation:
             several = piece if piece[1] in "pP" else sets.get(piece[1:2], "")
             if several and before == "-":
                 self._pieces[-1] = r"\-"
-            held = several or _escape(piece)
+            translated = several or _escape(piece)
             if not excludes and ahead == "-" and _NOTHING.fullmatch(piece):
                 # For the same reason the range must not contain all control characters.
-                held = r"\x01"
+                translated = r"\x01"
         elif piece == "]":
             if is_first:
                 raise ValueError(piece)
-            self._brackets, held = "", piece
+            self._brackets, translated = "", piece
         elif piece == before == "-":
             raise ValueError(piece)
         elif piece == "-" and (self._ends_class or is_first):
-            held = r"\-"
+            translated = r"\-"
         else:
-            held = re.sub(r"[\[&~^]", lambda match: "\\" + match[0], piece)
+            translated = re.sub(r"[\[&~^]", lambda match: "\\" + match[0], piece)
         self._ends_class = bool(several)
-        self._pieces.append(held)
+        self._pieces.append(translated)
 
 
 def _escape(piece: str) -> str:

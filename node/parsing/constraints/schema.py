@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from node.parsing.constraints.numbers import Unheld, hold_numbers, is_number
+from node.parsing.constraints.numbers import UnsupportedNumbers, is_number, narrow_numbers
 from node.parsing.constraints.regex_syntax import search_pattern
 from node.parsing.constraints.schema_refs import can_end, is_exclusive
 
 
-class NotHeld(Exception):
+class UnsupportedConstraint(Exception):
     """An output cannot be constrained this way. Has a sentence with the reason, and the body's
     field that asks for it."""
 
@@ -33,7 +33,7 @@ _PLAIN_ESCAPES = 'nrbtf\\"'
 one."""
 _CONTROL = re.compile(r"\\u00[01]")
 """JSON text of a character that can only be escaped as a code."""
-LONGEST = 256 * 1024
+LONGEST_SCHEMA = 256 * 1024
 """Most characters of a schema; a longer one takes seconds to compile."""
 DEEPEST = 56
 """Deepest nesting of schemas; the library reads brackets 128 deep."""
@@ -57,7 +57,7 @@ _FORMATS = frozenset(
     ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 )
 """Formats that the library supports."""
-_FORMATS_NOT_HELD = frozenset(
+_UNSUPPORTED_FORMATS = frozenset(
     (
         "idn-email",
         "idn-hostname",
@@ -75,7 +75,7 @@ _REAL_DATE = (
     "^(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01][0-9]|2[0-8])"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26]|0[48])00)-02-29)"
 )
-_NOT_HELD = (
+_UNSUPPORTED = (
     "$dynamicRef",
     "$recursiveRef",
     "contains",
@@ -122,30 +122,34 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "properties": dict(named), "additionalProperties": False}
 
 
-def held_schema(schema: object, param: str) -> dict[str, Any]:
+def prepared_schema(schema: object, param: str) -> dict[str, Any]:
     """Returns the schema without annotations, such as formats that JSON Schema does not define, and
-    with bounded white space. Raises `NotHeld`."""
-    held = _Walk(schema, param).held(schema, 0)
-    if held is False:
-        raise NotHeld("No value fits the schema.", param)
-    if not can_end(held, held):
-        raise NotHeld("No value that ends fits the schema.", param)
+    with bounded white space. Raises `UnsupportedConstraint`."""
+    prepared = _Walk(schema, param).prepared(schema, 0)
+    if prepared is False:
+        raise UnsupportedConstraint("No value fits the schema.", param)
+    if not can_end(prepared, prepared):
+        raise UnsupportedConstraint("No value that ends fits the schema.", param)
     options = {"whitespace_pattern": WHITE_SPACE}
-    if not _CONTROL.search(json.dumps(held)):
+    if not _CONTROL.search(json.dumps(prepared)):
         options["json_allowed_escapes"] = _PLAIN_ESCAPES
-    return {**held, "x-guidance": options}
+    return {**prepared, "x-guidance": options}
 
 
 def schema_text(schema: object, param: str) -> str:
-    """Returns the JSON text of `held_schema`. Raises `NotHeld`."""
+    """Returns the JSON text of `prepared_schema`. Raises `UnsupportedConstraint`."""
     try:
-        held = held_schema(schema, param)
-        text = json.dumps(held, allow_nan=False, ensure_ascii=False)
+        prepared = prepared_schema(schema, param)
+        text = json.dumps(prepared, allow_nan=False, ensure_ascii=False)
         text.encode()
     except (ValueError, RecursionError):
-        raise NotHeld("The schema holds a value that JSON cannot say.", param) from None
-    if len(text) > LONGEST:
-        raise NotHeld(f"The schema is longer than {LONGEST} characters.", param)
+        raise UnsupportedConstraint(
+            "The schema has a value that JSON cannot express.", param
+        ) from None
+    if len(text) > LONGEST_SCHEMA:
+        raise UnsupportedConstraint(
+            f"The schema is longer than {LONGEST_SCHEMA} characters.", param
+        )
     return text
 
 
@@ -156,7 +160,7 @@ class _Walk:
         self._root = root
         self._param = param
 
-    def held(self, schema: object, depth: int) -> Any:
+    def prepared(self, schema: object, depth: int) -> Any:
         """Returns the prepared form of a schema within the root; False if no value fits."""
         if schema is False:
             return False
@@ -166,102 +170,106 @@ class _Walk:
             raise self._refused("A JSON schema must be an object.")
         if depth > DEEPEST:
             raise self._refused(f"The schema is more than {DEEPEST} schemas deep.")
-        held = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+        prepared = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         for keyword, is_right in _SHAPES.items():
-            if keyword in held and not is_right(held[keyword]):
+            if keyword in prepared and not is_right(prepared[keyword]):
                 raise self._refused(f"The keyword {keyword} of a JSON schema has a wrong value.")
         for rule in (_drop_idle, _name_properties, _whole_counts):
-            rule(held)
-        self._check(held)
-        self._one_of(held)
-        return {key: self._within(key, value, depth + 1) for key, value in held.items()}
+            rule(prepared)
+        self._check(prepared)
+        self._one_of(prepared)
+        return {key: self._within(key, value, depth + 1) for key, value in prepared.items()}
 
     def _within(self, key: str, value: Any, depth: int) -> Any:
         if key == "patternProperties" and isinstance(value, Mapping):
             value = {self._pattern(pattern): each for pattern, each in value.items()}
         if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
-            return {name: self.held(each, depth) for name, each in value.items()}
+            return {name: self.prepared(each, depth) for name, each in value.items()}
         if key in _SCHEMAS and isinstance(value, list):
-            return [self.held(each, depth) for each in value]
-        return self.held(value, depth) if key in _SCHEMA else value
+            return [self.prepared(each, depth) for each in value]
+        return self.prepared(value, depth) if key in _SCHEMA else value
 
-    def _check(self, held: Schema) -> None:
-        """Raises `NotHeld` for rules that the library would not enforce. Removes those that it does
-        not know and that are always satisfied."""
-        self._check_keys(held)
-        self._check_values(held)
-        for keyword in _NOT_HELD:
-            if keyword in held:
-                raise self._refused(f"The keyword {keyword} of JSON Schema cannot be held.")
-        format_name = held.get("format")
-        if format_name in _FORMATS_NOT_HELD:
-            raise self._refused(f"The format {format_name} of JSON Schema cannot be held.")
+    def _check(self, prepared: Schema) -> None:
+        """Raises `UnsupportedConstraint` for rules that the library would not enforce. Removes
+        those that it does not know and that are always satisfied."""
+        self._check_keys(prepared)
+        self._check_values(prepared)
+        for keyword in _UNSUPPORTED:
+            if keyword in prepared:
+                raise self._refused(f"The keyword {keyword} of JSON Schema is not supported.")
+        format_name = prepared.get("format")
+        if format_name in _UNSUPPORTED_FORMATS:
+            raise self._refused(f"The format {format_name} of JSON Schema is not supported.")
         if format_name not in _FORMATS:
-            held.pop("format", None)
+            prepared.pop("format", None)
         # A key may occur twice, and then counts once.
-        least = held.get("minProperties", 0)
-        if least <= len(set(held.get("required", ()))):
-            held.pop("minProperties", None)
+        least = prepared.get("minProperties", 0)
+        if least <= len(set(prepared.get("required", ()))):
+            prepared.pop("minProperties", None)
         elif least > 1 and (
-            held.get("additionalProperties") is not False or held.get("patternProperties")
+            prepared.get("additionalProperties") is not False or prepared.get("patternProperties")
         ):
-            raise self._refused("The keyword minProperties is held only of declared properties.")
+            raise self._refused(
+                "The keyword minProperties is supported only for declared properties."
+            )
 
-    def _check_keys(self, held: Schema) -> None:
+    def _check_keys(self, prepared: Schema) -> None:
         """Checks references; see `_check`."""
-        if re.match("#[^/]", held.get("$ref", "")):
-            raise self._refused("References to the name of an anchor cannot be held.")
+        if re.match("#[^/]", prepared.get("$ref", "")):
+            raise self._refused("References to named anchors are not supported.")
 
-    def _check_values(self, held: Schema) -> None:
+    def _check_values(self, prepared: Schema) -> None:
         """Checks rules about numbers and strings; see `_check`."""
         try:
-            hold_numbers(held)
-        except Unheld as unheld:
-            raise self._refused(str(unheld)) from None
-        if isinstance(held.get("pattern"), str):
-            held["pattern"] = self._pattern(held["pattern"])
-        if held.get("format") in ("date", "date-time"):
+            narrow_numbers(prepared)
+        except UnsupportedNumbers as error:
+            raise self._refused(str(error)) from None
+        if isinstance(prepared.get("pattern"), str):
+            prepared["pattern"] = self._pattern(prepared["pattern"])
+        if prepared.get("format") in ("date", "date-time"):
             # The library ignores leap years.
-            held["allOf"] = [*held.get("allOf", ()), {"pattern": _REAL_DATE}]
+            prepared["allOf"] = [*prepared.get("allOf", ()), {"pattern": _REAL_DATE}]
 
     def _pattern(self, pattern: str) -> str:
         try:
             return search_pattern(pattern)
         except ValueError:
-            raise self._refused(f"The pattern {pattern} cannot be held.") from None
+            raise self._refused(f"The pattern {pattern} is not supported.") from None
 
-    def _one_of(self, held: Schema) -> None:
+    def _one_of(self, prepared: Schema) -> None:
         """Replaces `oneOf` by `anyOf`, which is the same if no value fits two of the schemas."""
-        options = held.pop("oneOf", None)
+        options = prepared.pop("oneOf", None)
         if options is None:
             return
         if not isinstance(options, list) or not is_exclusive(options, self._root):
-            reason = "The keyword oneOf is held only of schemas of which no two can fit a value."
+            reason = (
+                "The keyword oneOf is supported only for schemas of which no two can fit a value."
+            )
             raise self._refused(reason)
-        if "anyOf" in held:
-            held["allOf"] = [*held.get("allOf", ()), {"anyOf": options}]
+        if "anyOf" in prepared:
+            prepared["allOf"] = [*prepared.get("allOf", ()), {"anyOf": options}]
         else:
-            held["anyOf"] = options
+            prepared["anyOf"] = options
 
-    def _refused(self, reason: str) -> NotHeld:
-        return NotHeld(reason, self._param)
+    def _refused(self, reason: str) -> UnsupportedConstraint:
+        return UnsupportedConstraint(reason, self._param)
 
 
-def _drop_idle(held: Schema) -> None:
+def _drop_idle(prepared: Schema) -> None:
     """Removes keywords that allow every value."""
     for keyword, is_idle in _IDLE.items():
-        if keyword in held and is_idle(held[keyword]):
-            del held[keyword]
-    if held.get("maxItems", 2) <= 1:
-        held.pop("uniqueItems", None)
-    if "then" not in held and "else" not in held:
-        held.pop("if", None)
-    if "if" not in held:
-        held.pop("then", None)
-        held.pop("else", None)
-    if "contains" not in held:
-        held.pop("minContains", None)
-        held.pop("maxContains", None)
+        if keyword in prepared and is_idle(prepared[keyword]):
+            del prepared[keyword]
+    if prepared.get("maxItems", 2) <= 1:
+        prepared.pop("uniqueItems", None)
+    if "then" not in prepared and "else" not in prepared:
+        prepared.pop("if", None)
+    if "if" not in prepared:
+        prepared.pop("then", None)
+        prepared.pop("else", None)
+    if "contains" not in prepared:
+        prepared.pop("minContains", None)
+        prepared.pop("maxContains", None)
 
 
 def _is_anything(schema: object) -> bool:
@@ -296,28 +304,28 @@ _IDLE: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _name_properties(held: Schema) -> None:
+def _name_properties(prepared: Schema) -> None:
     """Expresses a rule about the names of properties by other keywords, if possible."""
-    names = held.get("propertyNames")
-    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & held.keys():
+    names = prepared.get("propertyNames")
+    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & prepared.keys():
         return
     words = {key: value for key, value in names.items() if key not in (*_ANNOTATIONS, "type")}
     if names.get("type", "string") != "string" or len(words) != 1:
         return
-    value = held.get("additionalProperties", True)
+    value = prepared.get("additionalProperties", True)
     if isinstance(words.get("enum"), list):
-        held["properties"] = {each: value for each in words["enum"] if isinstance(each, str)}
+        prepared["properties"] = {each: value for each in words["enum"] if isinstance(each, str)}
     elif isinstance(words.get("pattern"), str):
-        held["patternProperties"] = {words["pattern"]: value}
+        prepared["patternProperties"] = {words["pattern"]: value}
     else:
         return
-    held["additionalProperties"] = False
-    del held["propertyNames"]
+    prepared["additionalProperties"] = False
+    del prepared["propertyNames"]
 
 
-def _whole_counts(held: Schema) -> None:
+def _whole_counts(prepared: Schema) -> None:
     """Writes 2.0 as 2."""
     for keyword in _COUNTS:
-        count = held.get(keyword)
+        count = prepared.get(keyword)
         if isinstance(count, float) and count.is_integer():
-            held[keyword] = int(count)
+            prepared[keyword] = int(count)

@@ -18,13 +18,13 @@ def resolved(schema: object, root: object) -> object:
     for _ in range(_DEPTH):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
-        if len(schema) > 1 or (target := pointed(schema["$ref"], root)) is None:
+        if len(schema) > 1 or (target := at_pointer(schema["$ref"], root)) is None:
             return schema
         schema = target
     return schema
 
 
-def pointed(reference: str, root: object) -> object | None:
+def at_pointer(reference: str, root: object) -> object | None:
     """Returns the value at a JSON pointer such as `#/$defs/a` within `root`; None if there is
     none."""
     if reference != "#" and not reference.startswith("#/"):
@@ -170,7 +170,7 @@ class _Ends:
         if reference in self._tried:
             return False
         self._tried.add(reference)
-        target = pointed(reference, self._root)
+        target = at_pointer(reference, self._root)
         # References out of the schema are left to the library to reject.
         ends = target is None or self.of(target, depth + 1)
         if ends:

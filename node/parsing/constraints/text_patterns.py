@@ -4,7 +4,7 @@ regex crate."""
 import re
 
 from node.parsing.constraints.regex_syntax import inner_pattern
-from node.parsing.constraints.values import Flat, Place
+from node.parsing.constraints.values import Flat, SchemaPlace
 
 _DATE = (
     r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -57,9 +57,9 @@ def has_length(flat: Flat) -> bool:
     return "minLength" in flat or "maxLength" in flat
 
 
-def patterns_of(flat: Flat, place: Place) -> list[str]:
+def patterns_of(flat: Flat, place: SchemaPlace) -> list[str]:
     """Returns the patterns that a string must match, all of them; empty if any string fits. Listed
-    values (`enum`) are ignored. Raises `NotHeld`."""
+    values (`enum`) are ignored. Raises `UnsupportedConstraint`."""
     patterns = []
     if has_length(flat):
         patterns.append(rf"(.|\n){length_of(flat)}")
@@ -67,39 +67,39 @@ def patterns_of(flat: Flat, place: Place) -> list[str]:
         patterns.append(_whole(flat["pattern"], place))
     form = flat.get("format")
     if form in _OTHER_FORMATS:
-        raise place.not_held(f"the format {form}")
+        raise place.unsupported(f"the format {form}")
     if form in _FORMATS:
         patterns.append(_FORMATS[form])
     return patterns
 
 
-def is_held_text(flat: Flat, place: Place) -> bool:
-    """True if the schema restricts strings. Raises `NotHeld`."""
+def restricts_text(flat: Flat, place: SchemaPlace) -> bool:
+    """True if the schema restricts strings. Raises `UnsupportedConstraint`."""
     return "enum" in flat or bool(patterns_of(flat, place))
 
 
-def values_of(flat: Flat, place: Place) -> list[str]:
-    """Returns the listed strings that fit. Raises `NotHeld`."""
+def values_of(flat: Flat, place: SchemaPlace) -> list[str]:
+    """Returns the listed strings that fit. Raises `UnsupportedConstraint`."""
     values = [each for each in flat.get("enum", ()) if isinstance(each, str)]
     if "pattern" in flat:
-        raise place.not_held("the keyword pattern beside the values")
+        raise place.unsupported("the keyword pattern beside the values")
     fewest = flat.get("minLength", 0)
     return [each for each in values if fewest <= len(each) <= flat.get("maxLength", len(each))]
 
 
-def _whole(pattern: object, place: Place) -> str:
+def _whole(pattern: object, place: SchemaPlace) -> str:
     """Returns a schema's pattern, which may match anywhere, as one for a whole text."""
-    refused = place.not_held(f"the pattern {pattern}")
+    refused = place.unsupported(f"the pattern {pattern}")
     if not isinstance(pattern, str):
         raise refused
     inner = pattern.removeprefix("^")
     begins, ends = inner != pattern, bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", inner))
     inner = inner[:-1] if ends else inner
     try:
-        held, has_choice = inner_pattern(inner)
+        translated, has_choice = inner_pattern(inner)
     except ValueError:
         raise refused from None
     if has_choice and (begins or ends):
         raise refused
     before, after = ("" if begins else r"(.|\n)*"), ("" if ends else r"(.|\n)*")
-    return f"{before}(?:{held}){after}"
+    return f"{before}(?:{translated}){after}"

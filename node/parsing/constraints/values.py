@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from node.parsing.coercion import Schema, types_of
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 
 KINDS = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
-_SAYS_NOTHING = frozenset(
+_ANNOTATIONS = frozenset(
     (
         "$anchor",
         "$comment",
@@ -36,7 +36,7 @@ _SAYS_NOTHING = frozenset(
 TABLES = ("$defs", "definitions")
 """Keywords with the definitions that references point to."""
 _PARTS = frozenset(("$ref", "anyOf", "oneOf", "allOf"))
-_UNHELD = frozenset(("not", "if", "then", "else", "$dynamicRef", "$recursiveRef"))
+_UNSUPPORTED = frozenset(("not", "if", "then", "else", "$dynamicRef", "$recursiveRef"))
 OF_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
 """Keywords about numbers."""
 _OF_OBJECTS = frozenset(
@@ -62,7 +62,7 @@ Flat = dict[str, Any]
 """A schema without references and choices at its top level."""
 
 
-class Place(NamedTuple):
+class SchemaPlace(NamedTuple):
     """The context of a schema."""
 
     root: Schema
@@ -70,41 +70,43 @@ class Place(NamedTuple):
     param: str
     """The body's field, for errors."""
 
-    def not_held(self, what: str) -> NotHeld:
-        return NotHeld(f"The model's calls cannot be held to {what}.", self.param)
+    def unsupported(self, what: str) -> UnsupportedConstraint:
+        return UnsupportedConstraint(
+            f"The model's calls cannot be constrained to {what}.", self.param
+        )
 
 
 class Argument(NamedTuple):
     name: str
     schema: object
     is_required: bool
-    place: Place
+    place: SchemaPlace
 
 
 def declared_arguments(parameters: Schema, param: str) -> list[Argument]:
-    """Returns the arguments that a tool's parameters declare, in order. Raises `NotHeld` if the
-    parameters are not a plain object."""
-    place = Place(parameters, param)
+    """Returns the arguments that a tool's parameters declare, in order. Raises
+    `UnsupportedConstraint` if the parameters are not a plain object."""
+    place = SchemaPlace(parameters, param)
     return members_of(_top(parameters, place), place)
 
 
-def members_of(flat: Flat, place: Place) -> list[Argument]:
+def members_of(flat: Flat, place: SchemaPlace) -> list[Argument]:
     """Returns the declared properties of an object, in order, and the other required ones. Raises
-    `NotHeld`."""
+    `UnsupportedConstraint`."""
     properties = flat.get("properties", {})
     required = flat.get("required", ())
     if not isinstance(properties, Mapping) or not isinstance(required, Sequence):
-        raise place.not_held("properties that are no object")
-    if said := _OF_OBJECTS & flat.keys():
-        raise place.not_held(f"the keyword {min(said)}")
+        raise place.unsupported("properties that are not an object")
+    if found := _OF_OBJECTS & flat.keys():
+        raise place.unsupported(f"the keyword {min(found)}")
     names = dict(properties)
     names.update((name, _more(flat, name, place)) for name in required if name not in names)
     for pattern in flat.get("patternProperties", {}):
         if _may_match(pattern, names):
-            raise place.not_held("the keyword patternProperties")
+            raise place.unsupported("the keyword patternProperties")
     fewest, most = flat.get("minProperties", 0), flat.get("maxProperties", len(names))
     if fewest > len(required) or most < len(names):
-        raise place.not_held("a number of properties")
+        raise place.unsupported("a number of properties")
     return [
         Argument(name, schema, name in required, place)
         for name, schema in names.items()
@@ -122,88 +124,90 @@ def _may_match(pattern: str, names: Iterable[str]) -> bool:
 
 def kinds_of(flat: Flat) -> frozenset[str]:
     """Returns the JSON types that the schema allows."""
-    said = types_of({key: flat[key] for key in ("type", "enum", "properties") if key in flat})
-    return said or KINDS
+    found = types_of({key: flat[key] for key in ("type", "enum", "properties") if key in flat})
+    return found or KINDS
 
 
 def takes(flat: Flat, kind: str) -> bool:
     """True if a value of the JSON type may fit."""
     if "enum" in flat:
-        return any(is_of(value, {kind}) for value in flat["enum"])
+        return any(has_type(value, {kind}) for value in flat["enum"])
     return kind in kinds_of(flat)
 
 
-def times(flat: Flat, *, fewest: int = 0) -> str:
+def repetition(flat: Flat, *, fewest: int = 0) -> str:
     """Returns the repetition in a grammar for the number of a list's items."""
     most = flat.get("maxItems")
     fewest = max(fewest, int(flat.get("minItems", 0)))
     return f"{{{fewest},{'' if most is None else int(most)}}}"
 
 
-def is_held_number(flat: Flat) -> bool:
+def restricts_numbers(flat: Flat) -> bool:
     """True if the schema restricts numbers."""
     return bool(OF_NUMBERS & flat.keys())
 
 
-def says_nothing(schema: object) -> bool:
+def allows_anything(schema: object) -> bool:
     """True if any value fits."""
-    return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _SAYS_NOTHING)
+    return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _ANNOTATIONS)
 
 
-def flat_schemas(schema: object, place: Place, depth: int = 0) -> list[Flat]:
-    """Returns the alternatives of a schema: a value must fit one of them. Raises `NotHeld`."""
+def flat_schemas(schema: object, place: SchemaPlace, depth: int = 0) -> list[Flat]:
+    """Returns the alternatives of a schema: a value must fit one of them. Raises
+    `UnsupportedConstraint`."""
     if schema is False:
         return []
     if schema is True or schema is None:
         return [{}]
     if not isinstance(schema, Mapping):
-        raise place.not_held("a schema that is no object")
+        raise place.unsupported("a schema that is not an object")
     if depth > _DEPTH:
-        raise place.not_held("a schema that refers to itself without an end")
-    if unheld := _UNHELD & schema.keys():
-        raise place.not_held(f"the keyword {min(unheld)}")
+        raise place.unsupported("a schema that refers to itself without an end")
+    if unsupported := _UNSUPPORTED & schema.keys():
+        raise place.unsupported(f"the keyword {min(unsupported)}")
     found = [_own(schema)]
     for part in _parts(schema, place, depth + 1):
         found = [both for a in found for b in part if (both := _both(a, b, place)) is not None]
         if len(found) > _MOST_PARTS:
-            raise place.not_held("so many choices")
+            raise place.unsupported("so many choices")
     return [flat for flat in found if flat.get("enum") != []]
 
 
-def document(schema: object, place: Place) -> object:
-    """Returns the schema with the definitions that its references point to. Raises `NotHeld`."""
+def with_definitions(schema: object, place: SchemaPlace) -> object:
+    """Returns the schema with the definitions that its references point to. Raises
+    `UnsupportedConstraint`."""
     if not isinstance(schema, Mapping) or '"$ref"' not in json.dumps(schema):
         return schema
     tables = {key: place.root[key] for key in TABLES if key in place.root}
     for reference in re.findall(r'"\$ref": "([^"]*)"', json.dumps((schema, tables))):
         if not reference.startswith(("#/$defs/", "#/definitions/")):
-            raise place.not_held(f"the reference {reference}")
+            raise place.unsupported(f"the reference {reference}")
     return {**schema, **tables}
 
 
-def _top(parameters: Schema, place: Place) -> Flat:
+def _top(parameters: Schema, place: SchemaPlace) -> Flat:
     """Returns the schema that declares the arguments, where a reader looks for it."""
     reference = parameters.get("$ref")
     schema: object = parameters if reference is None else _target(reference, place)
-    if not isinstance(schema, Mapping) or (said := schema.keys() & (_PARTS | _UNHELD)):
-        keyword = min(said) if isinstance(schema, Mapping) else "$ref"
-        raise place.not_held(f"parameters with the keyword {keyword} at their top")
+    if not isinstance(schema, Mapping) or (found := schema.keys() & (_PARTS | _UNSUPPORTED)):
+        keyword = min(found) if isinstance(schema, Mapping) else "$ref"
+        raise place.unsupported(f"parameters with the keyword {keyword} at their top")
     if "object" not in (types_of({"type": schema.get("type", "object")}) or {"object"}):
-        raise place.not_held("parameters that are no object")
+        raise place.unsupported("parameters that are not an object")
     return _own(schema)
 
 
-def _more(flat: Flat, name: str, place: Place) -> object:
+def _more(flat: Flat, name: str, place: SchemaPlace) -> object:
     """Returns the schema of a required property that is not declared."""
     more = flat.get("additionalProperties", True)
     if more is False:
-        raise place.not_held(f"the property {name}, which is required and not allowed")
+        raise place.unsupported(f"the property {name}, which is required and not allowed")
     return more
 
 
 def _own(schema: Schema) -> Flat:
     """Returns the schema's own keywords, with `const` as an `enum` of one value."""
-    own = {key: value for key, value in schema.items() if key not in _SAYS_NOTHING | _PARTS}
+    own = {key: value for key, value in schema.items() if key not in _ANNOTATIONS | _PARTS}
     if "const" in own:
         value = own.pop("const")
         own["enum"] = [value] if _is_in(value, own.get("enum", [value])) else []
@@ -211,11 +215,11 @@ def _own(schema: Schema) -> Flat:
         own["enum"] = []
     if "enum" in own and "type" in own:
         types = types_of({"type": own["type"]})
-        own["enum"] = [each for each in own["enum"] if not types or is_of(each, types)]
+        own["enum"] = [each for each in own["enum"] if not types or has_type(each, types)]
     return own
 
 
-def _parts(schema: Schema, place: Place, depth: int) -> list[list[Flat]]:
+def _parts(schema: Schema, place: SchemaPlace, depth: int) -> list[list[Flat]]:
     """Returns the alternatives from references and choices; a value must also fit one from each
     list."""
     parts = []
@@ -226,7 +230,7 @@ def _parts(schema: Schema, place: Place, depth: int) -> list[list[Flat]]:
         if key in schema:
             each = [flat_schemas(each, place, depth) for each in _list(schema, key)]
             if key == "oneOf" and not _are_apart([flat for some in each for flat in some]):
-                raise place.not_held("the keyword oneOf, of which several may fit")
+                raise place.unsupported("the keyword oneOf, of which several may fit")
             parts.append([flat for some in each for flat in some])
     return parts
 
@@ -248,30 +252,31 @@ def _are_apart(flats: list[Flat]) -> bool:
     return True
 
 
-def _target(reference: object, place: Place) -> object:
+def _target(reference: object, place: SchemaPlace) -> object:
     if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-        raise place.not_held(f"the reference {reference}")
+        raise place.unsupported(f"the reference {reference}")
     found: object = place.root
     for step in filter(None, reference[1:].split("/")):
         name = step.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or name not in found:
-            raise place.not_held(f"the reference {reference}")
+            raise place.unsupported(f"the reference {reference}")
         found = found[name]
     return found
 
 
-def _both(a: Flat, b: Flat, place: Place) -> Flat | None:
-    """Returns the conjunction of two schemas; None if no value fits it. Raises `NotHeld`."""
+def _both(a: Flat, b: Flat, place: SchemaPlace) -> Flat | None:
+    """Returns the conjunction of two schemas; None if no value fits it. Raises
+    `UnsupportedConstraint`."""
     both = {**a, **b}
     for key in a.keys() & b.keys():
         if a[key] != b[key]:
             both[key] = _both_say(key, a[key], b[key], place)
     if "enum" in both and "type" in both:
-        both["enum"] = [each for each in both["enum"] if is_of(each, types_of(both))]
+        both["enum"] = [each for each in both["enum"] if has_type(each, types_of(both))]
     return None if both.get("type") == [] or both.get("enum") == [] else both
 
 
-def _both_say(key: str, a: Any, b: Any, place: Place) -> object:
+def _both_say(key: str, a: Any, b: Any, place: SchemaPlace) -> object:
     """Returns the conjunction of a keyword's two values."""
     if key == "type":
         return sorted(_common(kinds_of({key: a}), kinds_of({key: b})))
@@ -283,7 +288,7 @@ def _both_say(key: str, a: Any, b: Any, place: Place) -> object:
         return {**a, **b, **{name: {"allOf": [a[name], b[name]]} for name in a.keys() & b.keys()}}
     if key in _LARGEST | _SMALLEST:
         return (max if key in _LARGEST else min)(a, b)
-    raise place.not_held(f"the keyword {key}, said twice")
+    raise place.unsupported(f"the keyword {key}, given twice")
 
 
 def _common(a: frozenset[str], b: frozenset[str]) -> frozenset[str]:
@@ -296,7 +301,7 @@ def _with_integers(types: Set[str]) -> frozenset[str]:
     return frozenset(types) | {"integer"} if "number" in types else frozenset(types)
 
 
-def is_of(value: object, types: Set[str]) -> bool:
+def has_type(value: object, types: Set[str]) -> bool:
     """True if a JSON value has one of the types."""
     if isinstance(value, float) and value.is_integer():
         return bool(types & {"integer", "number"})

@@ -10,13 +10,13 @@ from node.parsing.calls.json_members import CallShape
 from node.parsing.calls.spelled_json import arguments_of, between, list_of
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ModelFamily, ReasoningFormat, ToolFormat
-from node.parsing.scanning.sink import Call
+from node.parsing.parsed_calls import call_of
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import call_of
 
 
-def _call(source: Source, value: object) -> Call:
+def _call(source: Source, value: object) -> ParsedCall:
     """Returns the call in an object whose only key is the tool's name."""
     if not isinstance(value, Mapping) or len(value) != 1:
         raise Malformed

@@ -39,11 +39,11 @@ class CommandR(Channels):
         "<|END_TEXT|>",
         "<|END_OF_TURN_TOKEN|>",
     )
-    marks = (_CITED,)
+    inner_markers = (_CITED,)
     strict = frozenset((*begins, *ends))
     closing = "<|END_THINKING|>"
-    reasons = _THINKING
-    answers = _ANSWERS
+    reasoning_header = _THINKING
+    answer_headers = _ANSWERS
     answer_ends = ("<|END_RESPONSE|>", "<|END_TEXT|>")
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class CommandR(Channels):
         calls = list_of(lark, lark.one_of([_call(lark, tool) for tool in tools]), parallel=parallel)
         return f"{lark.text(_ACTION)} {calls} {lark.text('<|END_ACTION|>')}"
 
-    def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
+    def read_inner_marker(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
         yield from source.attempt(marker, self._citation(source, kind), kind)
 
     def _citation(self, source: Source, kind: PartKind) -> Step[None]:
@@ -103,7 +103,7 @@ def _call(lark: Lark, tool: ToolSchema) -> str:
 COMMAND_R = CommandR()
 
 FAMILY = ModelFamily(
-    whole=(COMMAND_R,),
+    layouts=(COMMAND_R,),
     tool_call_aliases={"command_r": ("cohere", "cohere_command3", "cohere_command4", "north")},
     reasoning_aliases={"command_r": ("cohere", "cohere_command3", "cohere_command4", "north")},
 )

@@ -40,8 +40,8 @@ def _is_text(attributes: Attributes) -> bool | None:
 def _spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
     raw = RawText(tags.parameter_end[0], tags.parameter_end[1:], loose=())
     string, other = spell_string(lark, argument, raw), spell_other(lark, argument, raw)
-    told = ((' string="true">', string), (' string="false">', other))
-    return lark.one_of([f"{lark.text(tag)} {value}" for tag, value in told if value])
+    tags_and_values = ((' string="true">', string), (' string="false">', other))
+    return lark.one_of([f"{lark.text(tag)} {value}" for tag, value in tags_and_values if value])
 
 
 class Dsml(InvokeCalls):

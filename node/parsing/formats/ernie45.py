@@ -1,10 +1,12 @@
 """ERNIE 4.5: the output begins within reasoning; the answer may stand in `<response>` …
 `</response>`. Calls like `hermes`."""
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily, ReasoningFormat
 
-ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False))
+ERNIE45 = JsonCalls(
+    "ernie45", ("<tool_call>",), ("</tool_call>",), spelling=JsonSpelling(in_list=False)
+)
 ERNIE45_REASONING = ReasoningFormat(
     "ernie45",
     ("<think>",),

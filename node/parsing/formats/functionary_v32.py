@@ -24,11 +24,11 @@ class FunctionaryV32(Channels):
     openers = (_TO, _RECIPIENT, _FUNCTION)
     begins = (_TO, _FROM, _RECIPIENT, _FUNCTION)
     ends = ("<|stop|>",)
-    turn = _TO
-    answers = ("all\n",)
+    header_begin = _TO
+    answer_headers = ("all\n",)
     answer_ends = ("",)
-    hides_calls = False
-    """The begin of a call may be text of an answer, such as a Python session."""
+    drops_calls = False
+    """The start of a call may be text of an answer, such as a Python session."""
 
     def in_header(self, prompt_tail: str) -> bool:
         return prompt_tail.rstrip().endswith((_TO, _RECIPIENT))
@@ -65,7 +65,7 @@ class FunctionaryV32(Channels):
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
         if _has_markers(prompt_tail):
-            return f"{lark.text(self.answers[0] + _CONTENT)} {content}"
+            return f"{lark.text(self.answer_headers[0] + _CONTENT)} {content}"
         return super().spell_text(lark, content, prompt_tail)
 
     def spell_calls(
@@ -98,6 +98,6 @@ def _has_markers(prompt_tail: str | None) -> bool:
 FUNCTIONARY_V32 = FunctionaryV32()
 
 FAMILY = ModelFamily(
-    whole=(FUNCTIONARY_V32,),
+    layouts=(FUNCTIONARY_V32,),
     tool_call_aliases={"functionary_v32": ("functionary", "meetkai")},
 )

@@ -1,6 +1,6 @@
 """GigaChat 3 and 3.1: calls as JSON behind `<|function_call|>`, or in a message of their own."""
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily
 
 GIGACHAT3 = JsonCalls(
@@ -12,7 +12,7 @@ GIGACHAT3 = JsonCalls(
         "function call<|role_sep|>",
     ),
     ("<|message_sep|>", "</s>"),
-    written=Written(
+    spelling=JsonSpelling(
         (
             ("<|function_call|>", ""),
             ("<|message_sep|>\n\nfunction call<|role_sep|>", "<|message_sep|>"),

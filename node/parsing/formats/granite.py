@@ -3,7 +3,7 @@
 The calls end with the list. Reasoning stands in tags, or between fixed phrases.
 """
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily, ReasoningFormat
 
 GRANITE = JsonCalls(
@@ -11,7 +11,7 @@ GRANITE = JsonCalls(
     ("<|tool_call|>", "<tool_call>"),
     ("</tool_call>",),
     starts=("[",),
-    written=Written((("<|tool_call|>", ""), ("<tool_call>", "</tool_call>"))),
+    spelling=JsonSpelling((("<|tool_call|>", ""), ("<tool_call>", "</tool_call>"))),
 )
 GRANITE_REASONING = ReasoningFormat(
     "granite",

@@ -1,13 +1,13 @@
 """Calls as JSON objects, each behind `<function_call>`: Granite 20B for function calling."""
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily
 
 GRANITE_20B_FC = JsonCalls(
     "granite_20b_fc",
     ("<function_call>",),
     ("</function_call>",),
-    written=Written((("<function_call>", ""),), in_list=False),
+    spelling=JsonSpelling((("<function_call>", ""),), in_list=False),
 )
 
 FAMILY = ModelFamily(

@@ -33,9 +33,9 @@ class Harmony(Channels):
     strict = frozenset((*begins, *ends))
     stop_tokens = ("<|call|>",)
     closing = "<|end|>"
-    turn = f"{START}assistant"
-    reasons = opener
-    answers = ("<|channel|>final<|message|>",)
+    header_begin = f"{START}assistant"
+    reasoning_header = opener
+    answer_headers = ("<|channel|>final<|message|>",)
     answer_ends = ("<|return|>",)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
@@ -103,7 +103,7 @@ def _words(header: str) -> tuple[str, str]:
 HARMONY = Harmony()
 
 FAMILY = ModelFamily(
-    whole=(HARMONY,),
+    layouts=(HARMONY,),
     tool_call_aliases={"harmony": ("gpt_oss", "gptoss", "openai")},
     reasoning_aliases={"harmony": ("gpt_oss", "gptoss", "openai", "openai_gptoss")},
 )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from node.ipc.generate import ToolSchema
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.bracket import with_recovery
-from node.parsing.calls.json_calls import tell_list, tell_object
+from node.parsing.calls.json_calls import emit_list, emit_object
 from node.parsing.calls.spelled_json import between, blocks, call_objects
 from node.parsing.calls.xml_calls import XmlCalls
 from node.parsing.constraints.lark import Lark
@@ -37,9 +37,9 @@ class Hermes(XmlCalls):
         passed = ""
         while goes_on:
             if (yield from source.accept("[")):
-                yield from tell_list(source)
+                yield from emit_list(source)
             else:
-                passed = yield from tell_object(source, passed)
+                passed = yield from emit_object(source, passed)
             goes_on = yield from source.maybe(self._read_more(source))
         if passed:
             raise Malformed

@@ -29,9 +29,9 @@ class Inkling(Channels):
     ends = (_END, "<|content_model_end_sampling|>")
     strict = frozenset((*begins, *ends))
     closing = _END
-    turn = _MODEL
-    reasons = _THINKING
-    answers = (_TEXT,)
+    header_begin = _MODEL
+    reasoning_header = _THINKING
+    answer_headers = (_TEXT,)
     answer_ends = (_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
@@ -86,5 +86,5 @@ class Inkling(Channels):
 INKLING = Inkling()
 
 FAMILY = ModelFamily(
-    whole=(INKLING,),
+    layouts=(INKLING,),
 )

@@ -1,13 +1,13 @@
 """Calls as JSON in `<|action_start|><|plugin|>` … `<|action_end|>`: InternLM 2 and 2.5."""
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily
 
 INTERNLM2 = JsonCalls(
     "internlm2",
     ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
     ("<|action_end|>",),
-    written=Written(in_list=False, arguments=("parameters", "arguments")),
+    spelling=JsonSpelling(in_list=False, arguments=("parameters", "arguments")),
 )
 
 FAMILY = ModelFamily(

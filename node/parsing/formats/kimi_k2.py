@@ -43,8 +43,8 @@ class KimiK2(SectionCalls):
         name = declared_name(call_id, source.calls.schemas)
         yield from source.space()
         yield from source.expect("<|tool_call_argument_begin|>")
-        told_id = call_id if _NUMBERED.fullmatch(call_id) else ""
-        (yield from read_call(source, name, _CALL_END, call_id=told_id)).end()
+        sent_id = call_id if _NUMBERED.fullmatch(call_id) else ""
+        (yield from read_call(source, name, _CALL_END, call_id=sent_id)).end()
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []

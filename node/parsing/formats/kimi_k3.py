@@ -11,8 +11,8 @@ from node.parsing.calls.channels import Channel, Channels
 from node.parsing.calls.spelled_json import arguments_of
 from node.parsing.constraints.arguments import arguments_of as declared_arguments
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.constraints.values import Argument, Flat, flat_schemas, is_of, takes
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.constraints.values import Argument, Flat, flat_schemas, has_type, takes
 from node.parsing.format import ModelFamily
 from node.parsing.json_text import read_json
 from node.parsing.scanning.markers import Markers
@@ -63,8 +63,8 @@ class KimiK3(Channels):
         "<|end_of_msg|>",
     )
     closing = _THINK_END
-    reasons = _THINK
-    answers = (_RESPONSE,)
+    reasoning_header = _THINK
+    answer_headers = (_RESPONSE,)
     answer_ends = (_RESPONSE_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
@@ -131,18 +131,18 @@ class KimiK3(Channels):
             of_type = attributes.get("type")
             is_text = None if of_type is None else of_type == "string"
             arguments.begin(attributes["key"], is_text=is_text)
-            yield from source.pass_to(_ARGUMENT_ENDS, arguments.take)
+            yield from source.pass_to(_ARGUMENT_ENDS, arguments.write)
             arguments.end()
         arguments.close()
         call.end()
 
 
 def _spell_call(lark: Lark, tool: ToolSchema) -> str:
-    """Returns the expression of a call. Raises `NotHeld`."""
+    """Returns the expression of a call. Raises `UnsupportedConstraint`."""
     name = lark.text(f'{_CALL}tool="{_attribute(tool.name, tool.param)}" index="')
     try:
         arguments = [_spell_argument(lark, each) for each in declared_arguments(tool)]
-    except NotHeld:
+    except UnsupportedConstraint:
         # The arguments are written as one object, which may have any schema.
         begin = lark.text(f'{_JSON} type="object"{_SEP}')
         arguments = [f"{begin} {arguments_of(lark, tool)} {lark.text(_JSON_END)}"]
@@ -154,7 +154,7 @@ def _spell_call(lark: Lark, tool: ToolSchema) -> str:
 
 def _spell_argument(lark: Lark, argument: Argument) -> str:
     """Returns the expression of an argument, which is optional if the argument is. Raises
-    `NotHeld`."""
+    `UnsupportedConstraint`."""
     place = argument.place
     key = _attribute(argument.name, place.param)
     raw = RawText(_ARGUMENT_END, in_json=(_ARGUMENT_END.removesuffix(_SEP),), loose=())
@@ -167,7 +167,7 @@ def _spell_argument(lark: Lark, argument: Argument) -> str:
             written[kind] = spell_other(lark, argument._replace(schema=schema), raw)
     ways = [f"{_spell_tag(lark, key, kind)} {value}" for kind, value in written.items() if value]
     if not ways:
-        raise place.not_held(f"a value of {argument.name}, which the model cannot write")
+        raise place.unsupported(f"a value of {argument.name}, which the model cannot write")
     spelled = lark.one_of(ways)
     return spelled if argument.is_required else lark.optional(spelled)
 
@@ -179,7 +179,7 @@ def _takes(flat: Flat, kind: str) -> bool:
 def _of_kind(flat: Flat, kind: str) -> Flat:
     """Returns the part of a schema for values of one kind, which it must allow."""
     if "enum" in flat:
-        values = [each for each in flat["enum"] if is_of(each, {kind})]
+        values = [each for each in flat["enum"] if has_type(each, {kind})]
         return {**flat, "type": kind, "enum": values}
     is_whole = kind == "number" and not takes(flat, kind)
     return {**flat, "type": "integer" if is_whole else kind}
@@ -190,10 +190,10 @@ def _spell_tag(lark: Lark, key: str, kind: str) -> str:
 
 
 def _attribute(text: str, param: str) -> str:
-    """Returns the text as an attribute's value. Raises `NotHeld` for a text that would not be read
-    back."""
+    """Returns the text as an attribute's value. Raises `UnsupportedConstraint` for a text that
+    would not be read back."""
     if not _REST_OF_TAG.fullmatch(text):
-        raise NotHeld(f"The model cannot write the name {text}.", param)
+        raise UnsupportedConstraint(f"The model cannot write the name {text}.", param)
     return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
@@ -210,5 +210,5 @@ def _object(text: str) -> dict[str, Any]:
 KIMI_K3 = KimiK3()
 
 FAMILY = ModelFamily(
-    whole=(KIMI_K3,),
+    layouts=(KIMI_K3,),
 )

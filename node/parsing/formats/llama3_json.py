@@ -15,9 +15,9 @@ from node.parsing.calls.spelled_json import call_objects
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.formats.pythonic import PYTHONIC
+from node.parsing.parsed_calls import emit_calls
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
-from node.parsing.tell import tell
 
 _BUILT_IN = ".call"
 """Text behind the name of a built-in tool."""
@@ -53,13 +53,13 @@ class Llama3Json(ToolFormat):
         return lark.many(call, f"{space} {lark.text(';')} {space}") if parallel else call
 
     def _python(self, source: Source) -> Step[None]:
-        tell(source, (yield from read_call_list(source)))
+        emit_calls(source, (yield from read_call_list(source)))
 
     def _built_in(self, source: Source) -> Step[None]:
         """Reads `f.call(a="v")`, one or more."""
         begun: str | None = yield from self._begin_built_in(source)
         while begun is not None:
-            tell(source, (yield from read_python(source, begun)))
+            emit_calls(source, (yield from read_python(source, begun)))
             begun = yield from source.maybe(self._begin_built_in(source))
 
     def _begin_built_in(self, source: Source) -> Step[str]:

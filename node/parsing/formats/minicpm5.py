@@ -76,7 +76,7 @@ class MiniCpm5(ToolFormat):
                 key = yield from self._read_name(source)
                 yield from source.expect(">")
                 arguments.begin(key)
-                mark = yield from self._read_value(source, arguments.take)
+                mark = yield from self._read_value(source, arguments.write)
                 arguments.end()
         if arguments.is_empty and source.output.has_text:
             yield from self._end_line(source, opener)
@@ -93,21 +93,21 @@ class MiniCpm5(ToolFormat):
     def _read_name(self, source: Source) -> Step[str]:
         return (yield from source.run(_NAME)).strip().strip("\"'").strip()
 
-    def _read_value(self, source: Source, tell: Callable[[str], None]) -> Step[str]:
-        """Passes a value to `tell` as it arrives, and returns the tag that follows its end."""
+    def _read_value(self, source: Source, emit: Callable[[str], None]) -> Step[str]:
+        """Passes a value to `emit` as it arrives, and returns the tag that follows its end."""
         space = yield from source.space()
         if not (yield from source.accept(_CDATA)):
             if source.ends_within(_CDATA):
                 raise Malformed
-            entities = _Entities(tell)
-            entities.take(space)
-            mark = yield from read_value(source, (_PARAM_END,), (_PARAM, _END), entities.take)
+            entities = _Entities(emit)
+            entities.write(space)
+            mark = yield from read_value(source, (_PARAM_END,), (_PARAM, _END), entities.write)
             entities.end()
             return mark
         more = _CDATA
         while more:
             # Text that contains the end mark is written in several pieces.
-            yield from source.pass_to(_CDATA_ENDS, tell)
+            yield from source.pass_to(_CDATA_ENDS, emit)
             more = yield from source.accept(_CDATA)
         yield from source.space()
         yield from source.expect(_PARAM_END)
@@ -118,22 +118,22 @@ class MiniCpm5(ToolFormat):
 class _Entities:
     """Decodes the entities in text that arrives in pieces."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._held = ""
-        """Text that may be the begin of an entity."""
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._buffered = ""
+        """Text that may be the start of an entity."""
 
-    def take(self, text: str) -> None:
-        text = self._held + text
+    def write(self, text: str) -> None:
+        text = self._buffered + text
         at = text.rfind("&", max(0, len(text) - _LONGEST_ENTITY))
         end = at if at >= 0 and ";" not in text[at:] else len(text)
-        self._held = text[end:]
+        self._buffered = text[end:]
         if end:
-            self._tell(_ENTITY.sub(_entity, text[:end]))
+            self._emit(_ENTITY.sub(_entity, text[:end]))
 
     def end(self) -> None:
-        if self._held:
-            self._tell(self._held)
+        if self._buffered:
+            self._emit(self._buffered)
 
 
 def _spell_parameter(lark: Lark, argument: Argument) -> str:

@@ -21,11 +21,11 @@ from node.parsing.constraints.values import (
     OF_LISTS,
     Argument,
     Flat,
-    Place,
+    SchemaPlace,
     flat_schemas,
     members_of,
+    repetition,
     takes,
-    times,
 )
 from node.parsing.format import ModelFamily, ReasoningFormat
 from node.parsing.scanning.markers import markers_of
@@ -72,14 +72,14 @@ class MinimaxM3(SectionCalls):
         arguments = BareArguments(call)
         while mark == _TAG:
             key = yield from _read_tag(source)
-            said = property_schema(schema, key)
-            if "string" in types_of(said, schema):
+            inner_schema = property_schema(schema, key)
+            if "string" in types_of(inner_schema, schema):
                 # Tags within a string are text.
                 arguments.begin(key)
-                yield from source.pass_to(markers_of((f"{_MARK}</{key}>",)), arguments.take)
+                yield from source.pass_to(markers_of((f"{_MARK}</{key}>",)), arguments.write)
                 arguments.end()
             else:
-                arguments.put(key, (yield from self._value(source, key, said, schema)))
+                arguments.put(key, (yield from self._value(source, key, inner_schema, schema)))
             yield from source.space()
             mark = yield from source.expect(_TAG, _INVOKE_END)
         arguments.close()
@@ -110,8 +110,8 @@ class MinimaxM3(SectionCalls):
         fields: dict[str, Any] = {}
         key = first
         while True:
-            said = inner.get("items") if is_list else property_schema(inner, key)
-            value = yield from self._value(source, key, said, root)
+            inner_schema = inner.get("items") if is_list else property_schema(inner, key)
+            value = yield from self._value(source, key, inner_schema, root)
             items.append(value)
             fields[key] = value
             yield from source.space()
@@ -121,13 +121,13 @@ class MinimaxM3(SectionCalls):
 
 
 def _spell_members(lark: Lark, members: Sequence[Argument], *, may_be_empty: bool = True) -> str:
-    """Returns the expression of an object's tags. Raises `NotHeld`."""
+    """Returns the expression of an object's tags. Raises `UnsupportedConstraint`."""
     written = [(_spell_member(lark, each), each.is_required) for each in members]
     return in_order(lark, written, may_be_empty=may_be_empty)
 
 
 def _spell_member(lark: Lark, member: Argument) -> str:
-    """Returns the expression of a value in its tag. Raises `NotHeld`."""
+    """Returns the expression of a value in its tag. Raises `UnsupportedConstraint`."""
     schema, place = member.schema, member.place
     name = written_name(member.name, _NAME.pattern, place)
     types = types_of(schema, place.root)
@@ -159,16 +159,16 @@ def _plain(member: Argument, kind: str) -> Flat | None:
     return {**flat, "type": kind} if is_read and (flat[content] or kind == "array") else None
 
 
-def _spell_nested(lark: Lark, flat: Flat, place: Place, *, may_be_empty: bool) -> str:
+def _spell_nested(lark: Lark, flat: Flat, place: SchemaPlace, *, may_be_empty: bool) -> str:
     if flat["type"] == "object":
         body = _spell_members(lark, members_of(flat, place), may_be_empty=may_be_empty)
         if not body:
-            raise place.not_held("an object without members beside null")
+            raise place.unsupported("an object without members beside null")
         return body
     item = lark.rule(
         _spell_member(lark, Argument(_ITEM, flat["items"], is_required=True, place=place))
     )
-    return f"{item}{times(flat, fewest=0 if may_be_empty else 1)}"
+    return f"{item}{repetition(flat, fewest=0 if may_be_empty else 1)}"
 
 
 def _read_tag(source: Source) -> Step[str]:

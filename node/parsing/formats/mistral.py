@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 
 from node.ipc.generate import ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.calls.json_calls import NAME, read_call, read_declared_name, tell_list
+from node.parsing.calls.json_calls import NAME, emit_list, read_call, read_declared_name
 from node.parsing.calls.json_members import CallShape, read_members
 from node.parsing.calls.spelled_json import arguments_of, bare_name, call_objects, list_of
 from node.parsing.constraints.lark import Lark
 from node.parsing.format import ModelFamily, ReasoningFormat, ToolFormat
+from node.parsing.parsed_calls import json_call
 from node.parsing.scanning.markers import Markers
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
-from node.parsing.tell import json_call
 
 _OPENER = "[TOOL_CALLS]"
 _OPENERS = Markers((_OPENER,))
@@ -65,7 +65,7 @@ class Mistral(ToolFormat):
         while (yield from source.accept(_OPENER)):
             yield from source.space()
         if (yield from source.accept("[")):
-            yield from tell_list(source, _SHAPE)
+            yield from emit_list(source, _SHAPE)
         elif (yield from source.peek()) == "{":
             yield from self._objects(source)
         else:
@@ -73,18 +73,18 @@ class Mistral(ToolFormat):
 
     def _objects(self, source: Source) -> Step[None]:
         """Reads objects: the first must be a call, and later ones are calls if they can be."""
-        more: Call | None = yield from self._object(source)
+        more: ParsedCall | None = yield from self._object(source)
         while more is not None:
             source.calls.emit(*more)
             more = yield from source.maybe(self._next_object(source))
 
-    def _next_object(self, source: Source) -> Step[Call]:
+    def _next_object(self, source: Source) -> Step[ParsedCall]:
         yield from source.space()
         yield from source.accept(",")
         yield from source.space()
         return (yield from self._object(source))
 
-    def _object(self, source: Source) -> Step[Call]:
+    def _object(self, source: Source) -> Step[ParsedCall]:
         return _call(source, (yield from read_members(source)))
 
     def _named(self, source: Source) -> Step[None]:
@@ -98,13 +98,13 @@ class Mistral(ToolFormat):
         (yield from read_call(source, name, call_id=call_id)).end()
 
 
-def _element(source: Source, value: object) -> Call | None:
+def _element(source: Source, value: object) -> ParsedCall | None:
     """Returns the call in an element of a list; None for an element that is not an object, which is
     dropped like text behind a call."""
     return _call(source, value) if isinstance(value, Mapping) else None
 
 
-def _call(source: Source, value: object) -> Call:
+def _call(source: Source, value: object) -> ParsedCall:
     call = json_call(source, value)
     call_id = value.get("id") if isinstance(value, Mapping) else None
     return call._replace(call_id=call_id if isinstance(call_id, str) else "")

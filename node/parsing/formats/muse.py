@@ -11,7 +11,7 @@ from node.parsing.calls.invoke import InvokeCalls, invoke_tags, read_invokes, sp
 from node.parsing.calls.json_calls import WORD
 from node.parsing.calls.spelled_json import bare_name
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
@@ -37,9 +37,9 @@ class Muse(Channels):
     ends = (_MESSAGE_END, _TURN_END)
     strict = frozenset((*begins, *ends))
     closing = _MESSAGE_END
-    turn = _TURN
-    reasons = _SELF
-    answers = (f" to=user{_MESSAGE}",)
+    header_begin = _TURN
+    reasoning_header = _SELF
+    answer_headers = (f" to=user{_MESSAGE}",)
     answer_ends = (_TURN_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
@@ -83,7 +83,9 @@ class Muse(Channels):
         for tool in tools:
             name = bare_name(tool, WORD)
             if _channel(Channel(), name).target is None:
-                raise NotHeld(f"The model cannot call a tool of the name {name}.", tool.param)
+                raise UnsupportedConstraint(
+                    f"The model cannot call a tool of the name {name}.", tool.param
+                )
             begin = f"to={name}{_MESSAGE}{_BLOCK}\n"
             end = lark.text(f"\n{_BLOCK_END}")
             bodies.append(f"{lark.text(begin)} {spell_invoke(lark, tool, _TAGS)} {end}")
@@ -105,7 +107,7 @@ def _channel(channel: Channel, recipient: str) -> Channel:
 MUSE = Muse()
 
 FAMILY = ModelFamily(
-    whole=(MUSE,),
+    layouts=(MUSE,),
     tool_call_aliases={"muse": ("muse_glimmer", "muse_spark")},
     reasoning_aliases={"muse": ("muse_glimmer", "muse_spark")},
 )

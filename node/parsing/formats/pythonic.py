@@ -1,10 +1,10 @@
 """Llama 3.2 and 4: calls as a Python list, `[f(a="v"), g()]`, bare or between `<|python_start|>`
 and `<|python_end|>`."""
 
-from node.parsing.calls.python_blocks import OrBare, PythonCalls
+from node.parsing.calls.python_blocks import MarkedOrBareCalls, PythonCalls
 from node.parsing.format import ModelFamily
 
-PYTHONIC = OrBare(
+PYTHONIC = MarkedOrBareCalls(
     PythonCalls(
         "pythonic",
         {"<|python_start|>": "<|python_end|>", "<|tool_call_start|>": "<|tool_call_end|>"},

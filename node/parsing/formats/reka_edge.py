@@ -1,10 +1,10 @@
 """Reka Edge: calls as JSON in `<tool_call>` … `</tool_call>`."""
 
-from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.calls.json_calls import JsonCalls, JsonSpelling
 from node.parsing.format import ModelFamily
 
 REKA_EDGE = JsonCalls(
-    "reka_edge", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False)
+    "reka_edge", ("<tool_call>",), ("</tool_call>",), spelling=JsonSpelling(in_list=False)
 )
 
 FAMILY = ModelFamily(

@@ -35,9 +35,9 @@ class Solar(Channels):
     ends = (_END, _CALLS_END)
     strict = frozenset((*begins, *ends))
     closing = _END
-    turn = f"{_BEGIN}assistant"
-    reasons = _THINK
-    answers = (_CONTENT,)
+    header_begin = f"{_BEGIN}assistant"
+    reasoning_header = _THINK
+    answer_headers = (_CONTENT,)
     answer_ends = (_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
@@ -100,7 +100,7 @@ class Solar(Channels):
 SOLAR = Solar()
 
 FAMILY = ModelFamily(
-    whole=(SOLAR,),
+    layouts=(SOLAR,),
     tool_call_aliases={"solar": ("solar_open",)},
     reasoning_aliases={"solar": ("solar_open",)},
 )

@@ -5,7 +5,7 @@ from node.parsing.format import ModelFamily, ReasoningFormat
 _OPENERS = ("<think>",)
 _CLOSERS = ("</think>",)
 _CALLS = tuple(f"<tool_call>{space}{body}" for space in ("", "\n") for body in ("{", "<function="))
-"""Begins of calls that such models write without ending their reasoning."""
+"""Starts of calls that such models write without ending their reasoning."""
 _CALL_END = "</tool_call>"
 
 THINK = ReasoningFormat("think", _OPENERS, _CLOSERS, unread_calls=_CALLS, unread_end=_CALL_END)

@@ -12,13 +12,13 @@ from node.ipc.generate import ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.calls.json_calls import NAME, WORD
 from node.parsing.calls.python_blocks import read_brackets
-from node.parsing.calls.python_calls import Call, NoCalls, read_calls
+from node.parsing.calls.python_calls import NotPythonCalls, PythonCall, read_calls
 from node.parsing.calls.spelled_json import bare_name
 from node.parsing.coercion import property_schema, types_of
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.values import Argument, document, flat_schemas
-from node.parsing.format import Grammar, ModelFamily, Setup
+from node.parsing.constraints.values import Argument, flat_schemas, with_definitions
+from node.parsing.format import ModelFamily, OutputLayout, Setup
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -42,7 +42,7 @@ _POINT = re.compile(
 )
 
 
-class UiTars(Grammar):
+class UiTars(OutputLayout):
     name = "ui_tars"
     opener = _THOUGHT
     openers = (_NEXT_ACTION,)
@@ -106,7 +106,7 @@ class UiTars(Grammar):
                 source.calls.emit(*self._as_tool(call, source.calls.schemas))
 
     def _as_tool(
-        self, call: Call, schemas: Mapping[str, Mapping[str, Any]]
+        self, call: PythonCall, schemas: Mapping[str, Mapping[str, Any]]
     ) -> tuple[str, dict[str, Any]]:
         name = call.name if call.name in schemas else _COMPUTER
         schema = schemas.get(name, {})
@@ -117,10 +117,10 @@ class UiTars(Grammar):
         return name, arguments if name == call.name else {_VERB: call.name, **arguments}
 
 
-def _calls(text: str) -> list[Call]:
+def _calls(text: str) -> list[PythonCall]:
     try:
         return read_calls(text)
-    except NoCalls:
+    except NotPythonCalls:
         raise Malformed from None
 
 
@@ -139,7 +139,7 @@ def _takes_text(parameters: Mapping[str, Any], name: str) -> bool:
 
 
 def _spell_calls(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
-    """Returns the expressions of the calls of a tool. Raises `NotHeld`."""
+    """Returns the expressions of the calls of a tool. Raises `UnsupportedConstraint`."""
     arguments = arguments_of(tool)
     verbs = _verbs(arguments) if tool.name == _COMPUTER else []
     if verbs and not names & set(verbs):
@@ -172,7 +172,7 @@ def _spell_value(lark: Lark, argument: Argument) -> str:
     """Returns the expression of a value. JSON is read like Python; strings and points may also be
     written in the spelling that the model has learned."""
     schema, place = argument.schema, argument.place
-    ways = [lark.json(document(schema, place), place.param)]
+    ways = [lark.json(with_definitions(schema, place), place.param)]
     for flat in flat_schemas(schema, place):
         if flat == {"type": "string"}:
             ways.append(lark.regex(_QUOTED))
@@ -182,7 +182,7 @@ def _spell_value(lark: Lark, argument: Argument) -> str:
 
 
 def _is_point(flat: Mapping[str, Any]) -> bool:
-    """True if the schema is a list of any two integers."""
+    """True if any list of two integers fits the schema."""
     return (
         flat.get("type") == "array"
         and flat.get("items") in ({"type": "integer"}, {"type": "number"})
@@ -194,5 +194,5 @@ def _is_point(flat: Mapping[str, Any]) -> bool:
 UI_TARS = UiTars()
 
 FAMILY = ModelFamily(
-    whole=(UI_TARS,),
+    layouts=(UI_TARS,),
 )

@@ -52,7 +52,7 @@ class Xlam(ToolFormat):
         begins behind it."""
         yield from source.space()
         yield from source.expect("[")
-        yield from read_bare_calls(source, "[", said=_THINK_END)
+        yield from read_bare_calls(source, "[", before=_THINK_END)
 
 
 XLAM = Xlam()

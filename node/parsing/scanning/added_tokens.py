@@ -5,13 +5,13 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 
-class Family(NamedTuple):
+class TokenFamily(NamedTuple):
     """The tokens that begin and end one kind of block."""
 
     begins: frozenset[str]
     ends: frozenset[str]
     drops_ends: bool
-    """True if an end without its begin is dropped from the content even when the token is not
+    """True if an end without its start is dropped from the content even when the token is not
     special."""
 
 
@@ -20,7 +20,7 @@ class _Token(NamedTuple):
     special: bool
 
 
-class Tokens:
+class AddedTokens:
     """The added tokens of one output. Positions are those of `Source`."""
 
     def __init__(self, markers: frozenset[str]) -> None:
@@ -28,9 +28,9 @@ class Tokens:
         self.kept: frozenset[str] = frozenset()
         """Special tokens that are kept as text."""
         self._markers = markers
-        self._families: tuple[Family, ...] = ()
+        self._families: tuple[TokenFamily, ...] = ()
         self._unpaired: list[int] = []
-        """Number of begins that are text and have no end yet, one for each family."""
+        """Number of starts that are text and have no end yet, one for each family."""
         self._tokens: dict[int, _Token] = {}
         """Tokens by the position where they begin."""
         self._begins: list[int] = []
@@ -39,11 +39,11 @@ class Tokens:
     def __contains__(self, at: int) -> bool:
         return at in self._tokens
 
-    def pair(self, *families: Family) -> None:
-        """Sets the families of tokens. A begin that is text makes its end and the special tokens
+    def pair(self, *families: TokenFamily) -> None:
+        """Sets the families of tokens. A start that is text makes its end and the special tokens
         between them text too."""
         self._families = families
-        self.part()
+        self.mark_edge()
 
     def add(self, at: int, text: str, *, special: bool) -> None:
         """Adds a token that begins at a position behind all earlier tokens."""
@@ -58,12 +58,12 @@ class Tokens:
             at in self._tokens and self._tokens[at].text == marker
         )
 
-    def part(self) -> None:
-        """Forgets the open begins at markup: no begin before the markup has its end behind it."""
+    def mark_edge(self) -> None:
+        """Forgets the open starts at markup: no start before the markup has its end behind it."""
         self._unpaired = [0] * len(self._families)
 
     def begin_text(self, begin: str) -> None:
-        """Counts a block's begin marker as text, whether it came as a token or not."""
+        """Counts a block's opening marker as text, whether it came as a token or not."""
         for number, family in enumerate(self._families):
             self._unpaired[number] += begin in family.begins
 
@@ -81,7 +81,7 @@ class Tokens:
                 begin = at + len(token.text)
         return [*spans, (begin, end)]
 
-    def forget(self, end: int) -> None:
+    def drop_before(self, end: int) -> None:
         """Drops the tokens before a position; nothing asks for them again."""
         if not self._begins:
             return
@@ -97,7 +97,7 @@ class Tokens:
                 self._unpaired[number] += 1
                 return False
             if token.text in family.ends:
-                # If the begin of a block is text, its end is text too.
+                # If the start of a block is text, its end is text too.
                 if self._unpaired[number]:
                     self._unpaired[number] -= 1
                     return False

@@ -1,6 +1,6 @@
 """The block of an output that is being read: its position, and how long it may be."""
 
-from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
 from node.parsing.scanning.text_buffer import TextBuffer
 
 
@@ -15,7 +15,7 @@ class Block:
         self.passed = 0
         """Position up to which the block was emitted, roughly: arguments of a call that has not
         ended."""
-        self.most_length = HELD_LENGTH
+        self.most_length = LONGEST_BLOCK
         """Most characters that the block may have."""
         self.limit = self.most_length
         """Position beyond which the block may not go."""
@@ -37,7 +37,7 @@ class Block:
     def stop(self) -> None:
         """Ends the block."""
         self.begin = None
-        self._allow(HELD_LENGTH)
+        self._allow(LONGEST_BLOCK)
 
     def end_here(self) -> None:
         """Ends the block, if there is one, before the text that arrives next."""
@@ -70,17 +70,17 @@ class Block:
         if self.begin is not None:
             self.passed = self.buffer.at
             self._allow(LONGEST_CALL)
-            self.buffer.forget()
+            self.buffer.drop_read()
 
     def pass_call(self) -> None:
         """Notes that a call was emitted or dropped: the block goes on behind it."""
         if self.begin is not None:
             self._start(self.buffer.at)
-            self.buffer.forget()
+            self.buffer.drop_read()
 
     def _start(self, begin: int) -> None:
         self.begin = self.passed = begin
-        self._allow(HELD_LENGTH)
+        self._allow(LONGEST_BLOCK)
 
     def _allow(self, length: int) -> None:
         self.most_length = length

@@ -6,7 +6,7 @@ from typing import Any
 from node.parsing.scanning.block import Block
 from node.parsing.scanning.digests import Digests
 from node.parsing.scanning.open_call import OpenCall
-from node.parsing.scanning.sink import Call, Sink
+from node.parsing.scanning.sink import ParsedCall, Sink
 from node.parsing.scanning.step import Malformed
 from node.parsing.scanning.text_emitter import TextEmitter
 from node.protocol.errors import BROKEN_CALL
@@ -33,7 +33,7 @@ class CallEmitter:
         self._sink = sink
         self._block = block
         self._output = output
-        self._kept: list[Call] | None = None
+        self._kept: list[ParsedCall] | None = None
         """The calls of the block while it is not certain that they count; None if calls are
         emitted."""
         self._are_dropped = False
@@ -75,15 +75,15 @@ class CallEmitter:
 
     def emit(self, name: str, arguments: str | Mapping[str, Any], call_id: str = "") -> None:
         """Emits a whole call; the text read so far belongs to it. Raises `Malformed`,
-        `Finished`."""
+        `OutputEnded`."""
         if self._are_dropped:
             self._block.pass_call()
             return
         if self._kept is not None:
-            self._sink.check(name, arguments)
-            self._kept.append(Call(name, arguments, call_id))
+            self._sink.check_call(name, arguments)
+            self._kept.append(ParsedCall(name, arguments, call_id))
             return
-        self._sink.call(name, arguments, call_id)
+        self._sink.emit_call(name, arguments, call_id)
         self._output.has_text = False
         self._block.pass_call()
 
@@ -102,29 +102,29 @@ class CallEmitter:
         """From now on the calls of the block are kept back until `take_kept`."""
         self._kept = []
 
-    def take_kept(self) -> list[Call]:
+    def take_kept(self) -> list[ParsedCall]:
         """Returns the calls that were kept back; later ones are emitted again."""
         kept, self._kept = self._kept or [], None
         return kept
 
-    def copy_kept(self) -> list[Call] | None:
+    def copy_kept(self) -> list[ParsedCall] | None:
         """Returns the calls that are kept back, for `restore_kept`."""
         return None if self._kept is None else list(self._kept)
 
-    def restore_kept(self, kept: list[Call] | None) -> None:
+    def restore_kept(self, kept: list[ParsedCall] | None) -> None:
         """Drops the calls that were kept back since `copy_kept`."""
         self._kept = kept
 
     def break_off(self, *, is_ended: bool, is_cut: bool) -> None:
         """Ends the call of which a part was emitted, without an error if the output was cut. Raises
-        `Finished`."""
+        `OutputEnded`."""
         call, self._open = self._open, None
         if call is not None and not is_cut:
             self._sink.fail((_ENDED if is_ended else _BROKEN).format(call.name))
 
     # --- for `OpenCall` -----------------------------------------------------------------------
 
-    def earlier(self, name: str) -> list[Digests] | None:
+    def earlier_calls(self, name: str) -> list[Digests] | None:
         return self._sink.earlier_calls(name)
 
     def begin(self, call: OpenCall) -> None:
@@ -134,8 +134,8 @@ class CallEmitter:
         self._output.has_text = False
         self._block.pass_arguments()
 
-    def argue(self, text: str) -> None:
-        self._sink.argue(text)
+    def add_arguments(self, text: str) -> None:
+        self._sink.add_arguments(text)
         block = self._block
         if block.buffer.at - block.passed >= _KEPT_LENGTH:
             block.pass_arguments()
@@ -145,7 +145,7 @@ class CallEmitter:
         self._block.pass_call()
         self._sink.end_call(call.name, digests)
 
-    def give(self, call: OpenCall, arguments: str | Mapping[str, Any]) -> None:
+    def emit_whole(self, call: OpenCall, arguments: str | Mapping[str, Any]) -> None:
         self._output.emit_beside(call.before)
         self.emit(call.name, arguments, call.call_id)
 

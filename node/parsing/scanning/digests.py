@@ -21,5 +21,5 @@ def digest_of(value: str) -> bytes:
 
 
 def _digest(value: object) -> bytes:
-    said = json.dumps(value, ensure_ascii=False, sort_keys=True)
-    return hashlib.blake2b(said.encode(errors="surrogatepass"), digest_size=16).digest()
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()

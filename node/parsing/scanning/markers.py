@@ -41,18 +41,18 @@ class Markers:
         """
         # With more text, a marker that begins there may turn out to come first, or to be a longer
         # one.
-        held = end if ended else self._held_from(text, begin, end)
+        partial = end if ended else self._partial_from(text, begin, end)
         at = begin
         while (match := self._pattern.search(text, at, end)) is not None:
             at = match.start()
-            if at >= held:
+            if at >= partial:
                 break
             if counts(at, match[0]):
                 return at, match[0]
             at += 1
-        return held, ""
+        return partial, ""
 
-    def _held_from(self, text: str, begin: int, end: int) -> int:
+    def _partial_from(self, text: str, begin: int, end: int) -> int:
         """Returns the position of the longest end of the text that a marker may begin with."""
         for at in range(max(begin, end - self._longest + 1), end):
             if text[at:end] in self._begins:

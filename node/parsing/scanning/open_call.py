@@ -28,21 +28,21 @@ _EMPTY = re.compile(r"\s*\{\s*\}\s*")
 class Calls(Protocol):
     """Receives the calls of an output."""
 
-    def earlier(self, name: str) -> list[Digests] | None:
+    def earlier_calls(self, name: str) -> list[Digests] | None:
         """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
         again."""
 
     def begin(self, call: "OpenCall") -> None:
         """Begins to emit the call. Raises `Malformed`."""
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         """Emits more of the arguments' JSON text for the call that was begun."""
 
     def end_call(self, call: "OpenCall", digests: Digests) -> None:
-        """Ends the call that was begun. Raises `Finished`."""
+        """Ends the call that was begun. Raises `OutputEnded`."""
 
-    def give(self, call: "OpenCall", arguments: str | Mapping[str, Any]) -> None:
-        """Emits a whole call that was not begun. Raises `Malformed`, `Finished`."""
+    def emit_whole(self, call: "OpenCall", arguments: str | Mapping[str, Any]) -> None:
+        """Emits a whole call that was not begun. Raises `Malformed`, `OutputEnded`."""
 
 
 class OpenCall:
@@ -73,7 +73,7 @@ class OpenCall:
         self._pieces = Pieces()
         """JSON text that was written but not emitted."""
         self._whole: Mapping[str, Any] | None = None
-        self._rivals = calls.earlier(name) if is_streamed else None
+        self._equal_so_far = calls.earlier_calls(name) if is_streamed else None
         """Digests of earlier calls with the same arguments so far; None if repetition makes no
         difference."""
         self._digests: Digests = {}
@@ -87,10 +87,10 @@ class OpenCall:
         """Adds more of the JSON text, which may be empty."""
         if not text:
             return
-        if self._is_inside and self._rivals is not None:
+        if self._is_inside and self._equal_so_far is not None:
             self._value.add(text)
         if self.is_begun:
-            self._calls.argue(text)
+            self._calls.add_arguments(text)
         else:
             self._pieces.add(text)
 
@@ -101,11 +101,13 @@ class OpenCall:
 
     def end_member(self) -> None:
         self._is_inside = False
-        if self._rivals is None:
+        if self._equal_so_far is None:
             return
         digest = self._digests[self._member] = digest_of(self._value.take())
         if not self.is_begun:
-            self._rivals = [each for each in self._rivals if each.get(self._member) == digest]
+            self._equal_so_far = [
+                each for each in self._equal_so_far if each.get(self._member) == digest
+            ]
             self._begin()
 
     def put(self, arguments: str | Mapping[str, Any]) -> None:
@@ -118,19 +120,19 @@ class OpenCall:
             self._whole = arguments
 
     def end(self) -> None:
-        """Ends the call, which is then emitted in full. Raises `Malformed`, `Finished`."""
+        """Ends the call, which is then emitted in full. Raises `Malformed`, `OutputEnded`."""
         if self.is_begun:
             self._calls.end_call(self, self._digests)
         elif self._whole is not None:
-            self._calls.give(self, self._whole)
+            self._calls.emit_whole(self, self._whole)
         else:
-            self._calls.give(self, self._pieces.take())
+            self._calls.emit_whole(self, self._pieces.take())
 
     def _begin(self) -> None:
-        if self.is_streamed and not self.is_begun and not self._rivals:
+        if self.is_streamed and not self.is_begun and not self._equal_so_far:
             self._calls.begin(self)
             self.is_begun = True
-            self._calls.argue(self._pieces.take())
+            self._calls.add_arguments(self._pieces.take())
 
 
 class Members:

@@ -7,7 +7,7 @@ from node.ipc.messages import PartKind
 from node.parsing.scanning.digests import Digests
 
 
-class Call(NamedTuple):
+class ParsedCall(NamedTuple):
     name: str
     arguments: str | Mapping[str, Any]
     """The arguments as an object, or as its JSON text."""
@@ -18,19 +18,19 @@ class Call(NamedTuple):
 class Sink(Protocol):
     """Receives what a format finds."""
 
-    def say(self, kind: PartKind, text: str) -> None:
+    def emit_text(self, kind: PartKind, text: str) -> None:
         """Takes a piece of content or reasoning, which is not empty."""
 
     def resume(self, kind: PartKind) -> None:
         """Continues text of this kind that the prompt has begun, so white space before it
         counts."""
 
-    def edge(self) -> None:
+    def mark_edge(self) -> None:
         """Marks that markup separates the text before from the text behind."""
 
-    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
+    def emit_call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         """Takes a whole call; `arguments` is an object, or its JSON text. Raises `Malformed` if the
-        tool is not one of the request's or the arguments are no object, and `Finished`."""
+        tool is not one of the request's or the arguments are no object, and `OutputEnded`."""
 
     def earlier_calls(self, name: str) -> list[Digests] | None:
         """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
@@ -39,15 +39,15 @@ class Sink(Protocol):
     def begin_call(self, name: str, call_id: str) -> None:
         """Begins a call of one of the request's tools; its arguments follow."""
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         """Takes more of the arguments' JSON text."""
 
     def end_call(self, name: str, digests: Digests) -> None:
-        """Ends the call. Raises `Finished`."""
+        """Ends the call. Raises `OutputEnded`."""
 
     def fail(self, reason: str) -> None:
         """Ends the output because the call that was begun is broken. The reason is a sentence.
-        Raises `Finished`."""
+        Raises `OutputEnded`."""
 
-    def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
-        """Raises `Malformed` if `call` would."""
+    def check_call(self, name: str, arguments: str | Mapping[str, Any]) -> None:
+        """Raises `Malformed` if `emit_call` would."""

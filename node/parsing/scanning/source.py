@@ -11,10 +11,10 @@ from node.ipc.messages import PartKind
 from node.parsing.scanning.call_emitter import CallEmitter
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.sink import Sink
-from node.parsing.scanning.step import Malformed, Step, T, TooLong
+from node.parsing.scanning.step import BlockTooLong, Malformed, Step, T
 from node.parsing.scanning.text_emitter import TextEmitter
 from node.parsing.scanning.text_reader import TextReader
-from node.parsing.scanning.work_budget import Budget
+from node.parsing.scanning.work_budget import WorkBudget
 
 _NOTHING = Markers(())
 
@@ -35,7 +35,7 @@ class Source(TextReader):
         """Emits the text that is found."""
         self.calls = CallEmitter(sink, schemas, self.block, self.output)
         """Emits the calls that are found."""
-        self.budget = Budget()
+        self.budget = WorkBudget()
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -74,12 +74,12 @@ class Source(TextReader):
             try:
                 yield from each
                 return
-            except TooLong:
+            except BlockTooLong:
                 raise
             except Malformed:
                 if self.block.begin != begin or self.calls.is_open:
                     raise
-                self._give_back(start)
+                self._rewind(start)
                 self.calls.restore_kept(kept)
         raise Malformed
 
@@ -89,12 +89,12 @@ class Source(TextReader):
         start, begin = self._buffer.at, self.block.begin
         try:
             return (yield from reading)
-        except TooLong:
+        except BlockTooLong:
             raise
         except Malformed:
             if self.block.begin != begin or self.calls.is_open:
                 raise
-            self._give_back(start)
+            self._rewind(start)
             return None
 
     def skip(self, markers: Markers) -> Step[str]:
@@ -107,7 +107,7 @@ class Source(TextReader):
                 buffer.text, buffer.at - buffer.begin, len(buffer.text), ended=ended
             )
             buffer.at = at + buffer.begin
-            buffer.forget()
+            buffer.drop_read()
             buffer.at += len(marker)
             self.block.pass_call()
             if marker or ended:
@@ -115,13 +115,13 @@ class Source(TextReader):
             yield
         return ""
 
-    def pass_to(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
-        """Reads the text of an argument up to the first of the markers, passes it to `tell`, piece
+    def pass_to(self, markers: Markers, emit: Callable[[str], None]) -> Step[str]:
+        """Reads the text of an argument up to the first of the markers, passes it to `emit`, piece
         by piece if calls are streamed, and returns the marker. Raises `Malformed` if no marker
         comes."""
         if self.calls.are_streamed:
-            return self._pass_pieces(markers, tell)
-        return self._pass_whole(markers, tell)
+            return self._pass_pieces(markers, emit)
+        return self._pass_whole(markers, emit)
 
     def was_token(self, marker: str) -> bool:
         """True if the marker that was just read came as an added token."""
@@ -140,15 +140,15 @@ class Source(TextReader):
         try:
             yield from reading
         except Malformed as exc:
-            return self._refuse(opener, start, kind, is_too_long=isinstance(exc, TooLong))
+            return self._reject(opener, start, kind, is_too_long=isinstance(exc, BlockTooLong))
         self.block.stop()
         return True
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _refuse(self, opener: str, start: int, kind: PartKind, *, is_too_long: bool) -> bool:
+    def _reject(self, opener: str, start: int, kind: PartKind, *, is_too_long: bool) -> bool:
         """Ends a block that is not one; returns True if it had emitted a call. Raises
-        `Finished`."""
+        `OutputEnded`."""
         block = self.block
         if self.calls.is_open:
             return self._break_off()
@@ -161,11 +161,11 @@ class Source(TextReader):
         end = limit if is_too_long else block.settled
         end = begin if has_call else end
         reach = min(max(block.reach, self._buffer.at, end), limit)
-        if not self.budget.read_again(reach - end):
+        if not self.budget.try_reread(reach - end):
             end = reach
-        self._buffer.back(begin)
+        self._buffer.rewind(begin)
         if not has_call:
-            self.budget.refuse()
+            self.budget.count_rejected()
             if start not in self.tokens:
                 self.tokens.begin_text(opener)
         self._emit(kind, end, verbatim=True)
@@ -178,12 +178,12 @@ class Source(TextReader):
         self._buffer.at = self._buffer.end
         return True
 
-    def _give_back(self, at: int) -> None:
+    def _rewind(self, at: int) -> None:
         """Returns to a position, from which the text is read again."""
         block = self.block
         block.reach = max(block.reach, self._buffer.at)
-        self.budget.give_back(block.reach - at)
-        self._buffer.back(at)
+        self.budget.count_reread(block.reach - at)
+        self._buffer.rewind(at)
 
     def _emit(self, kind: PartKind, end: int, *, verbatim: bool = False) -> None:
         """Emits the text up to `end` without the tokens that are not text, and drops it."""
@@ -194,4 +194,4 @@ class Source(TextReader):
             pieces = [buffer.slice(at, to) for at, to in ([(begin, end)] if verbatim else spans)]
             self.output.emit(kind, "".join(pieces))
         if self.block.begin is None:
-            buffer.forget()
+            buffer.drop_read()

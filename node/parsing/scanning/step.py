@@ -8,7 +8,7 @@ Step = Generator[None, None, T]
 """A reader that is suspended while it waits for more text; T is its result."""
 
 
-HELD_LENGTH = 64 * 1024
+LONGEST_BLOCK = 64 * 1024
 """Most characters of an incomplete block that has not named a tool; a longer one is text."""
 LONGEST_CALL = 1 << 20
 """Most characters of an incomplete block that has named a tool which may be called."""
@@ -18,13 +18,13 @@ class Malformed(Exception):
     """The text read is not a block after all."""
 
 
-class NoCall(Malformed):
+class NotACall(Malformed):
     """The text read is complete but is not a call."""
 
 
-class TooLong(Malformed):
+class BlockTooLong(Malformed):
     """The block is longer than any block may be."""
 
 
-class Finished(Exception):
+class OutputEnded(Exception):
     """The rest of the output is not to be read."""

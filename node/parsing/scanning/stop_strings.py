@@ -11,7 +11,7 @@ class StopMatcher:
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
-        self._held = ""
+        self._buffered = ""
         self.found: str | None = None
         """The stop string that was found."""
 
@@ -23,20 +23,20 @@ class StopMatcher:
         """
         if not self._stops:
             return text, False
-        text = self._held + text
+        text = self._buffered + text
         hit = self._first(text)
         if hit is not None:
-            self._held = ""
+            self._buffered = ""
             self.found = text[hit[1] : hit[0]]
             return text[: hit[1]], True
         cut = len(text) - self._suffix(text)
-        self._held = text[cut:]
+        self._buffered = text[cut:]
         return text[:cut], False
 
     def flush(self) -> str:
         """Returns the buffered text, which began a stop string that never came."""
-        held, self._held = self._held, ""
-        return held
+        buffered, self._buffered = self._buffered, ""
+        return buffered
 
     def _first(self, text: str) -> tuple[int, int] | None:
         """Returns (end, start) of the first stop string."""

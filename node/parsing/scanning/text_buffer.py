@@ -5,17 +5,17 @@ Text that was read and may be given back is kept in pieces, so that appending co
 proportion to the new piece alone.
 """
 
-from node.parsing.scanning.added_tokens import Tokens
+from node.parsing.scanning.added_tokens import AddedTokens
 from node.parsing.scanning.pieces import Pieces
 
 
 class TextBuffer:
-    """A buffer of text with its added tokens. Positions are characters since the begin of the
+    """A buffer of text with its added tokens. Positions are characters since the start of the
     output."""
 
     def __init__(self, token_markers: frozenset[str] = frozenset()) -> None:
         """Each of `token_markers` counts as markup only if it came as an added token."""
-        self.tokens = Tokens(token_markers)
+        self.tokens = AddedTokens(token_markers)
         """The added tokens in the text."""
         self.text = ""
         """The text that comes next, with some of the text read before it."""
@@ -46,7 +46,7 @@ class TextBuffer:
             self.tokens.add(self.end, text, special=special)
             self.append(text)
 
-    def forget(self) -> None:
+    def drop_read(self) -> None:
         """Drops the text that was read; it cannot be given back."""
         self._past.clear()
         # The rest is copied, so only when it is the shorter part.
@@ -54,9 +54,9 @@ class TextBuffer:
         if 2 * read >= len(self.text):
             self.text = self.text[read:]
             self.begin = self.at
-        self.tokens.forget(self.at)
+        self.tokens.drop_before(self.at)
 
-    def back(self, at: int) -> None:
+    def rewind(self, at: int) -> None:
         """Gives back the text that was read from a position on."""
         while at < self.begin:
             piece = self._past.pop()

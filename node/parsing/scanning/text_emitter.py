@@ -1,7 +1,7 @@
 """Emits the text that a format finds in an output, and tracks what was emitted."""
 
 from node.ipc.messages import PartKind
-from node.parsing.scanning.added_tokens import Tokens
+from node.parsing.scanning.added_tokens import AddedTokens
 from node.parsing.scanning.sink import Sink
 from node.parsing.scanning.step import Malformed
 
@@ -9,7 +9,7 @@ from node.parsing.scanning.step import Malformed
 class TextEmitter:
     """Emits content and reasoning of one output."""
 
-    def __init__(self, sink: Sink, tokens: Tokens) -> None:
+    def __init__(self, sink: Sink, tokens: AddedTokens) -> None:
         self.in_reasoning = False
         """True if the text that comes next is reasoning."""
         self.has_text = False
@@ -22,7 +22,7 @@ class TextEmitter:
     def emit(self, kind: PartKind, text: str) -> None:
         """Emits a text, which may be empty."""
         if text:
-            self._sink.say(kind, text)
+            self._sink.emit_text(kind, text)
             if not text.isspace():
                 self.has_text = True
                 self.has_content = self.has_content or kind is PartKind.CONTENT
@@ -41,8 +41,8 @@ class TextEmitter:
 
     def mark_edge(self) -> None:
         """Marks that the markup just read separates the text before from the text behind."""
-        self._sink.edge()
-        self._tokens.part()
+        self._sink.mark_edge()
+        self._tokens.mark_edge()
         self.has_text = False
         self.in_reasoning = False
 

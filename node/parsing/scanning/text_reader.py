@@ -12,14 +12,14 @@ from typing import Any
 from node.parsing.json_text import JsonScan, read_json
 from node.parsing.scanning.block import Block
 from node.parsing.scanning.markers import Markers, markers_of
-from node.parsing.scanning.step import Malformed, Step, TooLong
+from node.parsing.scanning.step import BlockTooLong, Malformed, Step
 from node.parsing.scanning.text_buffer import TextBuffer
 
 _SPACE = re.compile(r"\s*")
 
 
 class TextReader:
-    """Reads one output. Positions are characters since the begin of the output."""
+    """Reads one output. Positions are characters since the start of the output."""
 
     def __init__(self, token_markers: frozenset[str] = frozenset()) -> None:
         """Each of `token_markers` counts as markup only if it came as an added token."""
@@ -117,8 +117,8 @@ class TextReader:
                 return buffer.slice(begin, buffer.at)
             yield
 
-    def pass_run(self, pattern: "re.Pattern[str]", tell: Callable[[str], None]) -> Step[None]:
-        """Reads the characters that the pattern matches and passes them to `tell` as they arrive.
+    def pass_run(self, pattern: "re.Pattern[str]", emit: Callable[[str], None]) -> Step[None]:
+        """Reads the characters that the pattern matches and passes them to `emit` as they arrive.
         The pattern is one for `run`."""
         buffer = self._buffer
         while True:
@@ -127,7 +127,7 @@ class TextReader:
             end = at if match is None else match.end()
             if end > at:
                 buffer.at += end - at
-                tell(text[at:end])
+                emit(text[at:end])
             if end < limit or self._is_last():
                 return
             yield
@@ -185,25 +185,25 @@ class TextReader:
         except ValueError:
             raise Malformed from None
 
-    def _pass_whole(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
-        """Reads the text up to the first of the markers, passes it to `tell` and returns the
+    def _pass_whole(self, markers: Markers, emit: Callable[[str], None]) -> Step[str]:
+        """Reads the text up to the first of the markers, passes it to `emit` and returns the
         marker. Raises `Malformed` if no marker comes."""
         text, marker = yield from self.capture_any(markers)
-        tell(text)
+        emit(text)
         return marker
 
-    def _pass_pieces(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
+    def _pass_pieces(self, markers: Markers, emit: Callable[[str], None]) -> Step[str]:
         """Like `_pass_whole`, but passes the text on as it arrives."""
         buffer = self._buffer
         while True:
             begin, limit = buffer.at, self._limit()
             at, marker = markers.find(buffer.text, begin - buffer.begin, limit, ended=self._ended)
             if not marker and self._ended:
-                # At the end of the output, the begin of a marker is still no part of the text.
+                # At the end of the output, the start of a marker is still no part of the text.
                 at, _ = markers.find(buffer.text, begin - buffer.begin, limit, ended=False)
             buffer.at = at + buffer.begin
             if buffer.at > begin:
-                tell(buffer.slice(begin, buffer.at))
+                emit(buffer.slice(begin, buffer.at))
             if marker:
                 buffer.at += len(marker)
                 return marker
@@ -226,8 +226,9 @@ class TextReader:
         return self._limit() - (self._buffer.at - self._buffer.begin)
 
     def _is_last(self) -> bool:
-        """True if no more text will come. Raises `TooLong` if the block has reached its limit."""
+        """True if no more text will come. Raises `BlockTooLong` if the block has reached its
+        limit."""
         block = self.block
         if block.begin is not None and block.limit < self._buffer.end:
-            raise TooLong
+            raise BlockTooLong
         return self._ended

@@ -22,13 +22,13 @@ from node.parsing.scanning.pieces import Pieces
 QUOTED = r'\s*"(.|\n)*"\s*'
 """Pattern of texts that may be read as a JSON string."""
 _NO_TEXT = re.compile(r"n(?:u(?:l(?:l\s*)?)?)?|N(?:o(?:n(?:e\s*)?)?)?")
-"""Texts that mean null for an optional string, and their begins."""
+"""Texts that mean null for an optional string, and their starts."""
 _LONGEST_NULL = 64
 """Most characters of such a text."""
 _NOTHING = re.compile("(?!)")
 
 
-class _Waiting(NamedTuple):
+class _PendingArgument(NamedTuple):
     """An argument that is buffered because an earlier one is."""
 
     name: str
@@ -45,7 +45,7 @@ class BareArguments:
         self.is_empty = True
         self._schema = call.schema
         self._members = Members(call)
-        self._waiting: list[_Waiting] = []
+        self._pending: list[_PendingArgument] = []
         """Buffered arguments in order; the first may be quoted."""
         self._has_unquoted = False
         self._name = ""
@@ -55,7 +55,7 @@ class BareArguments:
         self._seen = ""
         """The same text from the first character that is not white space, while it may not be a
         string."""
-        self._told: Callable[[str], None] | None = None
+        self._receiver: Callable[[str], None] | None = None
         """Receives the argument's text as it arrives; None if it is buffered until it is
         complete."""
         self._begins: re.Pattern[str] | None = None
@@ -63,23 +63,23 @@ class BareArguments:
         None if they are not."""
 
     def begin(self, name: str, *, is_text: bool | None = None) -> None:
-        """Begins an argument; its text follows with `take`. `is_text` is True if its tag says that
+        """Begins an argument; its text follows with `write`. `is_text` is True if its tag says that
         it is text, False if the tag says JSON."""
         self.is_empty = False
         self._name, self._is_text = name, is_text
-        self._seen, self._told = "", None
+        self._seen, self._receiver = "", None
         self._begins = None
         if not self._members.takes_text(name):
             return
         if is_text is None:
             self._begins = self._undecided()
-        elif is_text and not self._waiting:
-            self._tell_text()
+        elif is_text and not self._pending:
+            self._emit_text()
 
-    def take(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Adds more of the argument's text."""
-        if self._told is not None:
-            self._told(text)
+        if self._receiver is not None:
+            self._receiver(text)
             return
         self._pieces.add(text)
         if self._begins is None:
@@ -92,18 +92,18 @@ class BareArguments:
     def end(self) -> None:
         """Ends the argument."""
         text = self._pieces.take()
-        if self._told is not None:
+        if self._receiver is not None:
             self._members.end_text()
         elif self._is_text is None:
             self._add_typed(text)
         else:
             self._add(text if self._is_text else json_or_text(text))
-        self._told = None
+        self._receiver = None
 
     def add(self, name: str, text: str, *, is_text: bool | None = None) -> None:
         """Writes a whole argument given as text; see `begin`."""
         self.begin(name, is_text=is_text)
-        self.take(text)
+        self.write(text)
         self.end()
 
     def put(self, name: str, value: Any) -> None:
@@ -132,12 +132,12 @@ class BareArguments:
             return
         self._has_unquoted = True
         self._flush()
-        self._tell_text()
+        self._emit_text()
 
-    def _tell_text(self) -> None:
+    def _emit_text(self) -> None:
         self._members.begin_text(self._name)
-        self._told = self._members.text
-        self._told(self._pieces.take())
+        self._receiver = self._members.text
+        self._receiver(self._pieces.take())
 
     def _add_typed(self, text: str) -> None:
         schema = property_schema(self._schema, self._name)
@@ -157,14 +157,14 @@ class BareArguments:
     def _add(self, value: Any, quoted: str | None = None) -> None:
         if self._has_unquoted:
             self._flush()
-        if self._waiting or quoted is not None:
-            self._waiting.append(_Waiting(self._name, value, quoted))
+        if self._pending or quoted is not None:
+            self._pending.append(_PendingArgument(self._name, value, quoted))
         else:
             self._members.value(self._name, value)
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for name, value, quoted in waiting:
+        pending, self._pending = self._pending, []
+        for name, value, quoted in pending:
             is_quoted = quoted is not None and not self._has_unquoted
             self._members.value(name, quoted if is_quoted else value)
 

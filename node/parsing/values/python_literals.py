@@ -4,9 +4,16 @@ import json
 
 from node.parsing.coercion import types_of
 from node.parsing.constraints.lark import Lark, Text
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.constraints.text_patterns import has_length, length_of, patterns_of
-from node.parsing.constraints.values import Argument, Flat, Place, flat_schemas, says_nothing, takes
+from node.parsing.constraints.values import (
+    Argument,
+    Flat,
+    SchemaPlace,
+    allows_anything,
+    flat_schemas,
+    takes,
+)
 from node.parsing.values.literal_values import Language, spell_value
 
 _PLAIN = r"[^'\"\\\x00-\x1f]"
@@ -33,10 +40,10 @@ class PythonLiterals(Language):
         """`closer` ends the block of calls, so no string may contain it; it may be empty."""
         self._closer = closer
 
-    def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
+    def spell_text(self, lark: Lark, flat: Flat, place: SchemaPlace) -> str:
         length = length_of(flat) if has_length(flat) else "*"
-        said = {key: value for key, value in flat.items() if not key.endswith("Length")}
-        patterns = patterns_of(said, place)
+        others = {key: value for key, value in flat.items() if not key.endswith("Length")}
+        patterns = patterns_of(others, place)
         return " | ".join(self._between(lark, quote, patterns, length) for quote in _QUOTES)
 
     def spell_string(self, lark: Lark, value: str) -> str:
@@ -46,10 +53,12 @@ class PythonLiterals(Language):
         written = dict.fromkeys((json.dumps(value, ensure_ascii=False), repr(value)))
         return lark.one_of([lark.text(each) for each in written])
 
-    def spell_key(self, lark: Lark, name: str, place: Place) -> str:
+    def spell_key(self, lark: Lark, name: str, place: SchemaPlace) -> str:
         written = self.spell_string(lark, name)
         if not written:
-            raise NotHeld(f"The model cannot write the name {name} of a member.", place.param)
+            raise UnsupportedConstraint(
+                f"The model cannot write the name {name} of a member.", place.param
+            )
         return f"{written} {lark.text(': ')}"
 
     def spell_any_key(self, lark: Lark) -> str:
@@ -62,7 +71,7 @@ class PythonLiterals(Language):
         unit = f"({self.characters}{'' if patterns else f'|{other}|{_ESCAPE}'})"
         text = Text((f"{unit}{length}", *patterns))
         end = lark.text(quote)
-        return f"{end} {lark.held([text], self._closer)} {end}"
+        return f"{end} {lark.text_of([text], self._closer)} {end}"
 
 
 class _Repr(PythonLiterals):
@@ -78,7 +87,7 @@ def spell_repr(lark: Lark, argument: Argument) -> str:
     """Returns the expression of a list or an object as Python prints it, without markup in its
     strings; empty if there is none, or if it would be read as a string."""
     schema, place = argument.schema, argument.place
-    if says_nothing(schema) or "string" in types_of(schema, place.root):
+    if allows_anything(schema) or "string" in types_of(schema, place.root):
         return ""
     try:
         parts = [
@@ -88,6 +97,6 @@ def spell_repr(lark: Lark, argument: Argument) -> str:
             if takes(flat, kind) and "enum" not in flat
         ]
         return spell_value(lark, _Repr(""), {"anyOf": parts}, place) if parts else ""
-    except NotHeld:
+    except UnsupportedConstraint:
         # Such a value is only written as JSON.
         return ""

@@ -13,19 +13,19 @@ from typing import Any, NamedTuple
 from node.parsing.coercion import typed, types_of
 from node.parsing.constraints.guarded_schema import guarded
 from node.parsing.constraints.lark import Lark, Text
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.constraints.text_patterns import is_held_text, patterns_of, values_of
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.constraints.text_patterns import patterns_of, restricts_text, values_of
 from node.parsing.constraints.values import (
     TABLES,
     Argument,
     Flat,
-    Place,
-    document,
+    SchemaPlace,
+    allows_anything,
     flat_schemas,
-    is_held_number,
-    is_of,
-    says_nothing,
+    has_type,
+    restricts_numbers,
     takes,
+    with_definitions,
 )
 from node.parsing.values.bare_arguments import QUOTED
 
@@ -62,12 +62,15 @@ class RawText(NamedTuple):
 
 
 def spell_raw(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """Returns the expression of an argument's value and the text that ends it. Raises `NotHeld`."""
+    """Returns the expression of an argument's value and the text that ends it. Raises
+    `UnsupportedConstraint`."""
     ways = [
         way for way in (spell_text(lark, argument, raw), spell_json(lark, argument, raw)) if way
     ]
     if not ways:
-        raise argument.place.not_held(f"a value of {argument.name}, which the model cannot write")
+        raise argument.place.unsupported(
+            f"a value of {argument.name}, which the model cannot write"
+        )
     return lark.one_of(ways) if len(ways) > 1 else ways[0]
 
 
@@ -92,11 +95,13 @@ def in_order(
     return some
 
 
-def written_name(name: str, characters: str, place: Place) -> str:
-    """Returns the name of an argument, to be written without quotes. Raises `NotHeld` for a name
-    that does not match the pattern, since it would not be read back."""
+def written_name(name: str, characters: str, place: SchemaPlace) -> str:
+    """Returns the name of an argument, to be written without quotes. Raises `UnsupportedConstraint`
+    for a name that does not match the pattern, since it would not be read back."""
     if not re.fullmatch(characters, name):
-        raise NotHeld(f"The model cannot write the name {name} of an argument.", place.param)
+        raise UnsupportedConstraint(
+            f"The model cannot write the name {name} of an argument.", place.param
+        )
     return name
 
 
@@ -108,16 +113,16 @@ def is_simple(argument: Argument) -> bool:
 
 def takes_text(argument: Argument) -> bool:
     """True if the argument's value may be bare text."""
-    return "string" in types_of(argument.schema, argument.place.root) or says_nothing(
+    return "string" in types_of(argument.schema, argument.place.root) or allows_anything(
         argument.schema
     )
 
 
 def spell_json(lark: Lark, argument: Argument, raw: RawText) -> str:
     """Returns the expression of a value in JSON and the text that ends it; empty if only text is
-    allowed, or if text spells every value. Raises `NotHeld`."""
+    allowed, or if text spells every value. Raises `UnsupportedConstraint`."""
     schema, place = argument.schema, argument.place
-    if says_nothing(schema):
+    if allows_anything(schema):
         return ""
     types = types_of(schema, place.root)
     scalars = _scalars(argument)
@@ -132,16 +137,16 @@ def spell_json(lark: Lark, argument: Argument, raw: RawText) -> str:
 
 def spell_string(lark: Lark, argument: Argument, raw: RawText) -> str:
     """Returns the expression of a value that is certainly read as a string, and the text that ends
-    it; empty if it may not be a string. Raises `NotHeld`."""
+    it; empty if it may not be a string. Raises `UnsupportedConstraint`."""
     if not takes_text(argument):
         return ""
-    texts = [Text()] if says_nothing(argument.schema) else _strings(argument, raw, ())
+    texts = [Text()] if allows_anything(argument.schema) else _strings(argument, raw, ())
     return _until(lark, texts, raw)
 
 
 def spell_other(lark: Lark, argument: Argument, raw: RawText) -> str:
     """Returns the expression of a value that is read as JSON, and the text that ends it; empty if
-    it may only be a string. Raises `NotHeld`."""
+    it may only be a string. Raises `UnsupportedConstraint`."""
     types = types_of(argument.schema, argument.place.root)
     flats = flat_schemas(argument.schema, argument.place)
     left = types - {"string"}
@@ -155,7 +160,7 @@ def _json(lark: Lark, argument: Argument, raw: RawText, types: Set[str]) -> str:
     strings."""
     place = argument.place
     texts = raw.in_json or (raw.closer.strip("\n"), *raw.forbidden)
-    schema = guarded(document(argument.schema, place), texts)
+    schema = guarded(with_definitions(argument.schema, place), texts)
     if "string" in types_of(argument.schema, place.root):
         tables: dict[str, Any] = {key: schema.pop(key) for key in TABLES if key in schema}
         schema = {"allOf": [schema, {"type": sorted(types)}], **tables}
@@ -164,36 +169,36 @@ def _json(lark: Lark, argument: Argument, raw: RawText, types: Set[str]) -> str:
 
 def texts_of(argument: Argument, raw: RawText) -> list[Text]:
     """Returns the values as bare text, which may spell numbers and words too; empty if the value
-    may not be a string. Raises `NotHeld`."""
+    may not be a string. Raises `UnsupportedConstraint`."""
     if not takes_text(argument):
         return []
-    if says_nothing(argument.schema):
+    if allows_anything(argument.schema):
         return [Text()]
     place = argument.place
     others = types_of(argument.schema, place.root) - {"string"}
     scalars = _scalars(argument)
     strings = _string_schemas(argument)
-    is_held = any(is_held_text(flat, place) for flat in strings)
+    is_restricted = any(restricts_text(flat, place) for flat in strings)
     if (
         strings
-        and not is_held
+        and not is_restricted
         and all(scalars.get(kind) == SCALARS.get(kind, "") for kind in others)
     ):
         # Any way of reading the text gives a value that fits.
         return [Text()]
     unread = [_READ_AS[kind] for kind in sorted(others)]
     texts = [Text((each,)) for each in scalars.values() if each]
-    return texts + _strings(argument, raw, (*unread, *(raw.loose if is_held else ())))
+    return texts + _strings(argument, raw, (*unread, *(raw.loose if is_restricted else ())))
 
 
 def spell_text(lark: Lark, argument: Argument, raw: RawText) -> str:
     """Returns the expression of a value as bare text and the text that ends it; empty if the value
-    may not be a string. Raises `NotHeld`."""
+    may not be a string. Raises `UnsupportedConstraint`."""
     return _until(lark, texts_of(argument, raw), raw)
 
 
 def _until(lark: Lark, texts: Sequence[Text], raw: RawText) -> str:
-    return lark.held_until(texts, raw.closer, raw.forbidden, raw.without) if texts else ""
+    return lark.text_until(texts, raw.closer, raw.forbidden, raw.without) if texts else ""
 
 
 def _string_schemas(argument: Argument) -> list[Flat]:
@@ -227,11 +232,11 @@ def _scalars(argument: Argument) -> dict[str, str | None]:
 def scalar_pattern(flats: Sequence[Flat], kind: str) -> str | None:
     """Returns the pattern of all values of a simple type that fit, empty if there are none; None if
     no pattern can express it."""
-    said = [flat for flat in flats if takes(flat, kind)]
-    if said and all("enum" not in flat and not is_held_number(flat) for flat in said):
+    taking = [flat for flat in flats if takes(flat, kind)]
+    if taking and all("enum" not in flat and not restricts_numbers(flat) for flat in taking):
         return SCALARS[kind]
-    if all("enum" in flat for flat in said):
-        values = [value for flat in said for value in flat["enum"] if is_of(value, {kind})]
+    if all("enum" in flat for flat in taking):
+        values = [value for flat in taking for value in flat["enum"] if has_type(value, {kind})]
         return "|".join(re.escape(json.dumps(value)) for value in values)
     return None
 

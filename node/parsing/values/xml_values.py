@@ -26,7 +26,7 @@ BARE_NAME = re.compile(r"[^>\n<\s\"'](?:[^>\n<]*[^>\n<\s\"'])?")
 
 class XmlTags(NamedTuple):
     parameter: str
-    """The begin of a parameter's tag, up to the name."""
+    """The start of a parameter's tag, up to the name."""
     parameter_end: str
     ends: tuple[str, str]
     """The end of a call, and the end of all calls."""
@@ -41,16 +41,16 @@ class XmlTags(NamedTuple):
 
 
 class _Begin(NamedTuple):
-    """The begin of a parameter within the text of an earlier value, whose end tag may be
+    """The start of a parameter within the text of an earlier value, whose end tag may be
     missing."""
 
     at: int
-    """Begin and end of its tag within that text."""
+    """Start of its tag within that text."""
     end: int
     key: str
 
 
-class _Text(NamedTuple):
+class _ValueText(NamedTuple):
     """The text behind a parameter's tag, up to a mark that certainly does not belong to the
     value."""
 
@@ -76,10 +76,10 @@ def read_parameters(source: Source, tags: XmlTags, call: OpenCall) -> Step[tuple
             raise Malformed
     while mark == tags.parameter:
         arguments.begin(key)
-        told = _Told(arguments.take)
-        found = yield from _read_text(source, tags, schema, {*known, key}, told)
+        stream = _ValueStream(arguments.write)
+        found = yield from _read_text(source, tags, schema, {*known, key}, stream)
         (_, first), *others = _values(key, found, tags)
-        arguments.take(first[told.length :])
+        arguments.write(first[stream.length :])
         arguments.end()
         for name, value in others:
             arguments.add(name, value)
@@ -90,7 +90,7 @@ def read_parameters(source: Source, tags: XmlTags, call: OpenCall) -> Step[tuple
 
 
 def spell_parameters(lark: Lark, tool: ToolSchema, tags: XmlTags) -> str:
-    """Returns the expression of a tool's arguments. Raises `NotHeld`."""
+    """Returns the expression of a tool's arguments. Raises `UnsupportedConstraint`."""
     written = [
         (_spell_parameter(lark, each, tags), each.is_required) for each in arguments_of(tool)
     ]
@@ -144,38 +144,38 @@ def _read_key(source: Source) -> Step[tuple[str, str]]:
     return unquoted(read) if end else "", read + end
 
 
-class _Told:
+class _ValueStream:
     """Emits the part of a value that certainly belongs to it, as it arrives."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, emit: Callable[[str], None]) -> None:
         self.length = 0
         self.text = Pieces()
         """All text of the value."""
-        self._tell = tell
-        self._held = ""
+        self._emit = emit
+        self._buffered = ""
         """Newlines that may separate the value from its tags."""
         self._has_begun = False
 
-    def take(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self.text.add(text)
-        text = self._held + text
+        text = self._buffered + text
         if not self._has_begun and text != "\r":
             self._has_begun = True
             text = _without_first_line_end(text)
         kept = text.removesuffix("\n").removesuffix("\r")
-        self._held = text[len(kept) :]
+        self._buffered = text[len(kept) :]
         self.length += len(kept)
-        self._tell(kept)
+        self._emit(kept)
 
 
 def _read_text(
-    source: Source, tags: XmlTags, schema: Schema, known: set[str], told: _Told
-) -> Step[_Text]:
+    source: Source, tags: XmlTags, schema: Schema, known: set[str], stream: _ValueStream
+) -> Step[_ValueText]:
     """Reads up to the last end tag before the next parameter or the function's end; without an end
     tag, up to that end. `known` are the parameters read before. The text up to the first mark is
     emitted."""
-    mark = yield from source.pass_to(tags.in_value, told.take)
-    text = told.text.take()
+    mark = yield from source.pass_to(tags.in_value, stream.write)
+    text = stream.text.take()
     begins: list[_Begin] = []
     while True:
         read, closed, key = mark, mark == tags.parameter_end, ""
@@ -190,9 +190,9 @@ def _read_text(
             mark, rest = yield from _read_end(source, tags)
             read += rest
             if mark:
-                return _Text(text, closed, mark, key, begins)
+                return _ValueText(text, closed, mark, key, begins)
         if mark and closed and (key or mark != tags.parameter):
-            return _Text(text, closed, mark, key, begins)
+            return _ValueText(text, closed, mark, key, begins)
         if key and key not in known and declares(schema, key) and _ends_a_line(text):
             begins.append(_Begin(len(text), len(text) + len(read), key))
             known.add(key)
@@ -212,7 +212,7 @@ def _read_end(source: Source, tags: XmlTags) -> Step[tuple[str, str]]:
     return (end or tags.ends[0]) if ends else "", read
 
 
-def _values(key: str, found: _Text, tags: XmlTags) -> list[tuple[str, str]]:
+def _values(key: str, found: _ValueText, tags: XmlTags) -> list[tuple[str, str]]:
     """Returns the parameters in the text by name. There are several if others begin on lines of
     their own and have no end tag within the text that would make them a quotation."""
     values = []
@@ -224,7 +224,7 @@ def _values(key: str, found: _Text, tags: XmlTags) -> list[tuple[str, str]]:
     return values
 
 
-def _unclosed(found: _Text, tags: XmlTags) -> list[_Begin]:
+def _unclosed(found: _ValueText, tags: XmlTags) -> list[_Begin]:
     if not found.begins:
         return []
     text = found.text

@@ -12,8 +12,8 @@ from node.engine.constraints.compile import is_constrained
 from node.engine.constraints.grammar import GrammarFailed, Matcher, TooLarge
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.registry import go_together, tool_call_names
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.registry import are_compatible, tool_call_names
 from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, held, run, saying
 
 LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'
@@ -32,7 +32,7 @@ def asked(
     name: str, *tools: ToolSchema, must_call: bool, constraint: Constraint | None = None
 ) -> GenerateRequest:
     output = OutputFormat(
-        "none" if go_together("think", name) else name,
+        "none" if are_compatible("think", name) else name,
         name,
         "<|im_start|>assistant\n",
         tools,
@@ -89,7 +89,7 @@ def test_a_text_that_cannot_be_held_is_free_unless_it_is_forced(schema: dict[str
     tool = schema_of(LINES, parameters={"type": "object", "properties": {"input": schema}})
     said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
     assert input_of(said.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
-    with pytest.raises(NotHeld) as caught:
+    with pytest.raises(UnsupportedConstraint) as caught:
         held(vocabulary, asked("hermes", tool, must_call=True))
     assert caught.value.param == "P"
 

@@ -8,7 +8,7 @@ from node.engine.scripted.row import PIECE_LENGTH
 from node.engine.scripted.script import Script
 from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import Accepted, Delta, Loaded, Part, PartKind, RowUsage
-from node.parsing.registry import grammar_for, reasoning_names
+from node.parsing.registry import layout_for, reasoning_names
 from node.protocol.messages import FinishReason
 from tests.node.parsing.reasoning_wires import ANSWER, WIRES, WITHOUT, prompts
 
@@ -25,7 +25,7 @@ CASES = pytest.mark.parametrize(
 
 
 def closing_of(name: str) -> str:
-    return grammar_for(name, WIRES[name].tool_calls or name).closing
+    return layout_for(name, WIRES[name].tool_calls or name).closing
 
 
 def closing_tokens(name: str) -> int:

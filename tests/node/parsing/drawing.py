@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLTokenizer
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Part
 from node.parsing.constraints.lark import Lark
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 
 END = "<|end-of-text|>"
 _CLOSING = frozenset(b'"}]>)\n')
@@ -83,8 +83,8 @@ class Drawer:
         return bool(matcher.is_accepting())
 
     def parts(self, output: OutputFormat, pieces: Sequence[Piece]) -> list[Part]:
-        """What the text machine reads of them."""
-        machine = TextMachine(output, (), frozenset(self.markers), "u")
+        """The parts that the output parser makes of them."""
+        machine = OutputParser(output, (), frozenset(self.markers), "u")
         parts: list[Part] = []
         held = b""
         for piece, is_marker in pieces:

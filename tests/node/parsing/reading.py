@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from node.dialects.base import Collected
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 
 Calls = tuple[tuple[str, Any], ...]
 """(name, arguments) of each."""
@@ -78,7 +78,7 @@ def said(form: OutputFormat, pieces: Iterable[str]) -> Said:
 
 def collect(form: OutputFormat, pieces: Iterable[str]) -> Collected:
     """All parts of an output that comes in these pieces."""
-    machine, collected = TextMachine(form), Collected()
+    machine, collected = OutputParser(form), Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))
         if machine.ended:

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.constraints.lark import Lark
-from node.parsing.registry import grammar_for
+from node.parsing.registry import layout_for
 from tests.node.parsing.drawing import END, Drawer, Piece, text_of
 
 _WORDS = (
@@ -199,7 +199,7 @@ def calls_of(drawer: Drawer, output: OutputFormat, pieces: Sequence[Piece]) -> l
 def spelled(lark: Lark, form: str, tools: Tools, *, parallel: bool = False) -> str:
     """The grammar of calls: the parameters of the tools by their name."""
     schemas = [ToolSchema(name, each, param=f"tools.{name}") for name, each in tools.items()]
-    calls = grammar_for("none", form).spell_answer_calls(lark, schemas, "", parallel=parallel)
+    calls = layout_for("none", form).spell_answer_calls(lark, schemas, "", parallel=parallel)
     return lark.grammar(calls)
 
 
@@ -222,7 +222,7 @@ def check_drawn(
         parallel_calls=parallel,
         repeated_calls=True,
     )
-    reader = grammar_for("none", form)
+    reader = layout_for("none", form)
     drawer = Teaser(markers, (*reader.openers, *reader.orphans, *markers))
     grammar = spelled(drawer.lark(), form, tools, parallel=parallel)
     assert not drawer.error(grammar), drawer.error(grammar)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for
 from tests.node.parsing.call_wires import ALL_JSON, ALL_TAGGED, in_json, in_tags
 from tests.node.parsing.reading import Said, output_format, read
 from tests.node.parsing.reading import said as said_by
@@ -53,8 +53,8 @@ WIRES = [
 MARKED = [
     (name, text)
     for name, text in WIRES
-    if grammar_for("think", name).name.startswith("think+")
-    and text.startswith(grammar_for("none", name).openers)
+    if layout_for("think", name).name.startswith("think+")
+    and text.startswith(layout_for("none", name).openers)
 ]
 
 
@@ -78,7 +78,7 @@ def test_all_calls_of_such_reasoning_count_in_their_order() -> None:
 
 
 def test_an_output_that_was_cut_has_not_thought_to_its_end() -> None:
-    machine = TextMachine(output_format(reasoning="think", tool_calls="hermes", tail="<think>\n"))
+    machine = OutputParser(output_format(reasoning="think", tool_calls="hermes", tail="<think>\n"))
     parts = [*machine.feed(f"r {PING} s"), *machine.finish(is_cut=True)]
     assert {part.kind for part in parts} == {PartKind.REASONING}
 

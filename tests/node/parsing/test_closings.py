@@ -8,8 +8,8 @@ import pytest
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, reasoning_names
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for, reasoning_names
 from tests.node.parsing.reasoning_wires import ANSWER, CHATML, HERMES, K3, WIRES, WITHOUT, prompts
 
 THOUGHT = "Is it <thi or </ an\n\n<|e, so «\u00e9» <|st 1 < 2?"
@@ -23,10 +23,10 @@ class Reading:
 
     def __init__(self, output: OutputFormat, *, has_tokens: bool) -> None:
         self._has_tokens = has_tokens
-        grammar = grammar_for(output.reasoning, output.tool_calls)
+        grammar = layout_for(output.reasoning, output.tool_calls)
         self._markers = MARKER if has_tokens else re.compile("(?!)")
         tokens = frozenset(filter(MARKER.fullmatch, grammar.strict)) if has_tokens else frozenset()
-        self.machine = TextMachine(output, (), tokens, "u")
+        self.machine = OutputParser(output, (), tokens, "u")
         self.parts: list[Part] = []
 
     def say(self, text: str) -> None:
@@ -79,7 +79,7 @@ TOKENS = pytest.mark.parametrize("has_tokens", [False, True], ids=["text", "toke
 def test_every_format_of_reasoning_is_here_and_has_an_end() -> None:
     assert {*WIRES, *WITHOUT} == set(reasoning_names())
     for name in reasoning_names():
-        closing = grammar_for(name, name if name in ("functionary_v32",) else "none").closing
+        closing = layout_for(name, name if name in ("functionary_v32",) else "none").closing
         assert bool(closing) is (name not in WITHOUT)
 
 
@@ -89,7 +89,7 @@ def test_an_answer_behind_a_forced_end_is_all_content(
     name: str, tail: str, opener: str, *, has_tokens: bool
 ) -> None:
     wire = WIRES[name]
-    grammar = grammar_for(name, wire.tool_calls or name)
+    grammar = layout_for(name, wire.tool_calls or name)
     for at in range(len(THOUGHT) + 1):
         reading = begun(name, tail, opener, has_tokens=has_tokens)
         reading.say(THOUGHT[:at])
@@ -114,7 +114,7 @@ def test_a_call_behind_a_forced_end_is_one(
     for at in range(1, len(THOUGHT) + 1):
         reading = begun(name, tail, opener, has_tokens=has_tokens)
         reading.say(THOUGHT[:at])
-        reading.mark(grammar_for(name, wire.tool_calls or name).closing)
+        reading.mark(layout_for(name, wire.tool_calls or name).closing)
         reading.mark(wire.call)
         reading.finish()
         assert reading.said(PartKind.REASONING) == THOUGHT[:at].strip()
@@ -134,7 +134,7 @@ def test_a_call_that_the_model_thinks_about_is_no_shelter(
         reading.say(behind)
         assert reading.machine.in_reasoning
         reading.machine.end_block()
-        reading.mark(grammar_for(name, wire.tool_calls or name).closing)
+        reading.mark(layout_for(name, wire.tool_calls or name).closing)
         assert not reading.machine.in_reasoning
         reading.mark(wire.answer)
         reading.finish()
@@ -149,7 +149,7 @@ def test_what_may_come_behind_the_end_begins_no_reasoning(
     name: str, tail: str, opener: str, *, has_tokens: bool
 ) -> None:
     wire = WIRES[name]
-    grammar = grammar_for(name, wire.tool_calls or name)
+    grammar = layout_for(name, wire.tool_calls or name)
     openings = grammar.answer_openings(reads_calls=True, names=("ping",))
     assert set(grammar.answer_openings(reads_calls=False)) <= set(openings)
     for opening in openings:
@@ -169,7 +169,7 @@ def test_only_reasoning_that_may_still_begin_has_an_opening(
     name: str, tail: str, opener: str
 ) -> None:
     wire = WIRES[name]
-    openings = grammar_for(name, wire.tool_calls or name).reasoning_openings(tail)
+    openings = layout_for(name, wire.tool_calls or name).reasoning_openings(tail)
     if not opener:
         assert not openings
     elif openings:
@@ -189,7 +189,7 @@ def test_only_reasoning_that_may_still_begin_has_an_opening(
     ],
 )
 def test_a_prompt_that_has_ended_the_reasoning_leaves_none_to_begin(name: str, tail: str) -> None:
-    assert not grammar_for(name, WIRES[name].tool_calls or name).reasoning_openings(tail)
+    assert not layout_for(name, WIRES[name].tool_calls or name).reasoning_openings(tail)
 
 
 @pytest.mark.parametrize("name", ["harmony", "muse", "solar", "inkling"])

@@ -3,9 +3,9 @@
 import pytest
 
 from node.ipc.messages import PartKind
-from node.parsing.calls.marked import Marked
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for
+from node.parsing.calls.marked import MarkedLayout
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for
 from tests.node.parsing.reading import TOOLS, Said, Tools, output_format, read
 
 BLOCKS = {
@@ -91,9 +91,9 @@ ALL_CHANNELS = [(name, text) for name, texts in CHANNELS.items() for text in tex
 
 def said_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Said:
     """What an output says whose block has all its markers as tokens."""
-    grammar = grammar_for("none", name)
+    grammar = layout_for("none", name)
     markers = sorted((*grammar.openers, *grammar.orphans), key=len, reverse=True)
-    machine = TextMachine(output_format(tool_calls=name, tools=tools))
+    machine = OutputParser(output_format(tool_calls=name, tools=tools))
     parts = machine.feed(before)
     rest = block
     while rest:
@@ -112,7 +112,7 @@ def said_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str
 def test_an_empty_block_of_tokens_is_no_text_wherever_it_stands(
     name: str, block: str, tools: Tools
 ) -> None:
-    assert isinstance(grammar_for("none", name), Marked)
+    assert isinstance(layout_for("none", name), MarkedLayout)
     for before in ("", "So."):
         assert said_in_tokens(name, block, tools, before, "") == Said(before)
         if name != "mistral" or not tools:

@@ -6,8 +6,8 @@ import pytest
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import PartKind
 from node.parsing.fence import Fence
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for, reasoning_names, tool_call_names
 from tests.node.parsing.reading import collect, output_format
 from tests.node.parsing.reasoning_wires import ANSWER, WIRES, prompts
 
@@ -53,7 +53,7 @@ def test_no_more_is_held_than_a_fence_takes() -> None:
 
 def test_an_answer_that_goes_on_has_no_begin() -> None:
     fence = Fence()
-    fence.pass_over()
+    fence.skip()
     assert fence.feed("```json\n1") == "```json\n1"
 
 
@@ -68,7 +68,7 @@ def test_every_layout_has_it_around_its_answer_only(name: str) -> None:
             is_json=True,
         )
         fenced = wire.answer.replace(ANSWER, "```json\n{}\n```")
-        closing = grammar_for(output.reasoning, output.tool_calls).closing
+        closing = layout_for(output.reasoning, output.tool_calls).closing
         text = f"{opener}```json\nHm.\n```{closing}{fenced}"
         for pieces in ([text], list(text)):
             collected = collect(output, pieces)
@@ -84,7 +84,7 @@ def test_every_format_of_calls_has_it(name: str) -> None:
 
 
 def test_a_stop_string_within_it_ends_the_answer() -> None:
-    machine = TextMachine(OutputFormat("think", "hermes", is_json=True), ("STOP",))
+    machine = OutputParser(OutputFormat("think", "hermes", is_json=True), ("STOP",))
     parts = machine.feed("```json\n[1] `STOP ]\n```")
     assert "".join(part.text for part in parts) == "[1] `"
     assert machine.ended

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from node.dialects.base import Collected, Segment
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.calls.marked import Marked
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.calls.marked import MarkedLayout
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for, reasoning_names, tool_call_names
+from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
 
 TOOLS = (
     ToolSchema(
@@ -113,9 +113,9 @@ Cut = list[str]
 
 def read(
     form: OutputFormat | None, pieces: Iterable[str], stops: tuple[str, ...] = ()
-) -> tuple[list[Segment], TextMachine]:
+) -> tuple[list[Segment], OutputParser]:
     """What the machine finds, and the machine."""
-    machine = TextMachine(form, stops)
+    machine = OutputParser(form, stops)
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))
@@ -135,7 +135,7 @@ def spoken(segments: Iterable[Segment]) -> str:
 
 
 def markers_of(reasoning: str, tool_calls: str) -> list[str]:
-    grammar = grammar_for(reasoning, tool_calls)
+    grammar = layout_for(reasoning, tool_calls)
     return sorted({*grammar.openers, *grammar.orphans, *grammar.strict, *grammar.stop_tokens})
 
 
@@ -156,7 +156,7 @@ def within(inner: str, outer: str) -> bool:
 def forms(draw: st.DrawFn, tool_calls: str) -> OutputFormat:
     """A format with the given tool calls, and any reasoning."""
     reasoning = draw(st.sampled_from(reasoning_names()))
-    opener = grammar_for(reasoning, "none").opener
+    opener = layout_for(reasoning, "none").opener
     return OutputFormat(
         reasoning=reasoning,
         tool_calls=tool_calls,
@@ -246,7 +246,7 @@ def test_tokens_of_the_vocabulary_are_read_however_the_text_between_is_cut(
     pieces = data.draw(st.lists(st.sampled_from(fragments(form)), max_size=14))
     results = []
     for by_character in (False, True):
-        machine = TextMachine(form, token_markers=frozenset(markers))
+        machine = OutputParser(form, token_markers=frozenset(markers))
         collected = Collected()
         for piece in pieces:
             if machine.ended:
@@ -283,8 +283,8 @@ def test_text_without_markup_comes_out_whole(tool_calls: str, data: st.DataObjec
 @given(data=st.data())
 def test_a_call_is_read_out_of_the_text_before_it(tool_calls: str, data: st.DataObject) -> None:
     block = BLOCKS[tool_calls]
-    grammar = grammar_for("none", tool_calls)
-    may_follow = isinstance(grammar, Marked) and block.startswith(grammar.openers)
+    grammar = layout_for("none", tool_calls)
+    may_follow = isinstance(grammar, MarkedLayout) and block.startswith(grammar.openers)
     text = "".join(data.draw(st.lists(st.sampled_from(PLAIN), max_size=8))) if may_follow else ""
     form = OutputFormat(tool_calls=tool_calls, tools=TOOLS)
     segments, _ = read(form, data.draw(cuts(text + block)))
@@ -317,12 +317,12 @@ def test_content_ends_before_a_stop_string(data: st.DataObject) -> None:
 
 def openings(tool_calls: str) -> list[str]:
     """What a block may begin with that never ends."""
-    return [*grammar_for("none", tool_calls).openers[:2], BLOCKS.get(tool_calls, "")[:-1]]
+    return [*layout_for("none", tool_calls).openers[:2], BLOCKS.get(tool_calls, "")[:-1]]
 
 
 def longest(opening: str) -> int:
     """Of a block that begins so."""
-    return LONGEST_CALL if "find" in opening or "click(" in opening else HELD_LENGTH
+    return LONGEST_CALL if "find" in opening or "click(" in opening else LONGEST_BLOCK
 
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
@@ -331,7 +331,7 @@ def test_no_more_is_held_than_a_block_may_have(tool_calls: str, filler: str) -> 
     piece = (filler * 4096)[:4096]
     for opening in openings(tool_calls):
         most = longest(opening)
-        machine = TextMachine(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
+        machine = OutputParser(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
         told = sum(len(part.text) for part in machine.feed(opening))
         fed = len(opening)
         while fed < 200 * 1024 and not machine.ended:
@@ -345,7 +345,7 @@ def test_white_space_without_end_takes_no_memory(tool_calls: str) -> None:
     # It may be no part of the answer: what was told does not tell what is held.
     piece = " " * 4096
     for opening in openings(tool_calls):
-        machine = TextMachine(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
+        machine = OutputParser(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
         machine.feed(opening)
         tracemalloc.start()
         for _ in range(200):

@@ -10,16 +10,18 @@ from hypothesis import strategies as st
 from node.dialects.base import Segment
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import PartKind
-from node.parsing.calls.marked import Marked
-from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
+from node.parsing.calls.marked import MarkedLayout
+from node.parsing.registry import layout_for, reasoning_names, tool_call_names
 from tests.node.parsing.test_fuzz import TOOLS, cuts, fragments, joined, read
 
 EXAMPLES = 400 // len(tool_call_names())
 """Of each tool-call format."""
 MARKED_REASONING = [
-    each for each in reasoning_names() if isinstance(grammar_for(each, "none"), Marked)
+    each for each in reasoning_names() if isinstance(layout_for(each, "none"), MarkedLayout)
 ]
-MARKED_CALLS = [each for each in tool_call_names() if isinstance(grammar_for("none", each), Marked)]
+MARKED_CALLS = [
+    each for each in tool_call_names() if isinstance(layout_for("none", each), MarkedLayout)
+]
 MISTRAL_CALL = "[TOOL_CALLS]"
 WORD = re.compile(r"w\d\dw")
 
@@ -60,7 +62,7 @@ def ends_in_reasoning(segments: Sequence[Segment]) -> bool:
 @given(data=st.data())
 def test_each_word_is_told_once_and_in_order(tool_calls: str, data: st.DataObject) -> None:
     reasoning = data.draw(st.sampled_from(MARKED_REASONING))
-    opener = grammar_for(reasoning, "none").opener
+    opener = layout_for(reasoning, "none").opener
     tail = data.draw(st.sampled_from(("", f"\n{opener}\n", "a: ")))
     form = OutputFormat(reasoning, tool_calls, tail, TOOLS, repeated_calls=True)
     text = data.draw(numbered(form))

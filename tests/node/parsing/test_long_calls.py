@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 
 from node.ipc.messages import PartKind
-from node.parsing.machine import TextMachine
-from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.output_parser import OutputParser
+from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
 from tests.node.parsing.call_wires import (
     ALL_JSON,
     ALL_PYTHON,
@@ -67,7 +67,7 @@ def test_the_longest_call_is_as_long_as_it_may_be(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "lfm2", "kimi_k2", "glm"])
 def test_a_call_that_never_ends_is_text(name: str) -> None:
-    output = dict(calls("TEXT"))[name].partition("TEXT")[0] + file_of(2 * HELD_LENGTH)
+    output = dict(calls("TEXT"))[name].partition("TEXT")[0] + file_of(2 * LONGEST_BLOCK)
     assert said(output_format(tool_calls=name, tools=TOOLS), pieces_of(output)) == Said(
         output.strip()
     )
@@ -77,7 +77,7 @@ def test_a_call_that_never_ends_is_text(name: str) -> None:
 def test_the_longest_call_takes_little_memory(character: str) -> None:
     output = dict(calls("TEXT"))["hermes"].replace("TEXT", character * (LONGEST_CALL - 300))
     pieces = pieces_of(output)
-    machine = TextMachine(output_format(tool_calls="hermes", tools=TOOLS))
+    machine = OutputParser(output_format(tool_calls="hermes", tools=TOOLS))
     tracemalloc.start()
     try:
         parts = [part for piece in pieces for part in machine.feed(piece)]

@@ -3,7 +3,7 @@
 import pytest
 
 from node.parsing.format import ModelFamily
-from node.parsing.registry import go_together, in_order, override, reasoning_name, tool_call_name
+from node.parsing.registry import are_compatible, in_order, override, reasoning_name, tool_call_name
 from node.parsing.selection import Formats
 
 THINKS = Formats("think", "hermes")
@@ -32,7 +32,7 @@ def test_what_is_given_stands_against_what_the_template_tells(
     told: Formats, reasoning: str, tool_calls: str, expected: Formats
 ) -> None:
     assert override(told, reasoning, tool_calls) == expected
-    assert go_together(*expected)
+    assert are_compatible(*expected)
 
 
 @pytest.mark.parametrize(

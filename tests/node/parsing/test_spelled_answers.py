@@ -7,20 +7,20 @@ import pytest
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.calls.marked import Marked
+from node.parsing.calls.marked import MarkedLayout
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.format import Grammar
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.format import OutputLayout
+from node.parsing.output_parser import OutputParser
+from node.parsing.registry import layout_for, reasoning_names, tool_call_names
 from tests.node.parsing.drawing import Drawer, outputs
 
 MARKED = [
     name
     for name in reasoning_names()
-    if name != "none" and isinstance(grammar_for(name, "none"), Marked)
+    if name != "none" and isinstance(layout_for(name, "none"), MarkedLayout)
 ]
-CALLS = [name for name in tool_call_names() if isinstance(grammar_for("none", name), Marked)]
+CALLS = [name for name in tool_call_names() if isinstance(layout_for("none", name), MarkedLayout)]
 WRAPPED = {
     "granite": ("<response>", "</response>"),
     "hunyuan_a13b": ("<answer>", "</answer>"),
@@ -39,14 +39,14 @@ ASSISTANT = "<|im_start|>assistant\n"
 
 def begun(name: str) -> OutputFormat:
     """Of an output behind a prompt that has begun the reasoning."""
-    return OutputFormat(name, prompt_tail=ASSISTANT + grammar_for(name, "none").opener + "\n")
+    return OutputFormat(name, prompt_tail=ASSISTANT + layout_for(name, "none").opener + "\n")
 
 
 def content(parts: list[Part]) -> str:
     return "".join(each.text for each in parts if each.kind is PartKind.CONTENT)
 
 
-def takes(form: Grammar, text: str, tail: str | None, answer: str = "yes") -> bool:
+def takes(form: OutputLayout, text: str, tail: str | None, answer: str = "yes") -> bool:
     drawer = Drawer()
     lark = drawer.lark()
     start = form.spell_text(lark, lark.text(answer), tail)
@@ -55,16 +55,16 @@ def takes(form: Grammar, text: str, tail: str | None, answer: str = "yes") -> bo
 
 @pytest.mark.parametrize("name", MARKED)
 def test_a_machine_knows_before_any_text_that_it_begins_within_reasoning(name: str) -> None:
-    assert TextMachine(begun(name)).in_reasoning
+    assert OutputParser(begun(name)).in_reasoning
 
 
 @pytest.mark.parametrize("name", MARKED)
 @pytest.mark.parametrize("said", ["", "hm", "hm\n", "hm <thi", "a </"])
 def test_the_closing_ends_the_reasoning(name: str, said: str) -> None:
-    machine = TextMachine(begun(name))
+    machine = OutputParser(begun(name))
     machine.feed(said)
     assert machine.in_reasoning
-    closing = grammar_for(name, "none").closing
+    closing = layout_for(name, "none").closing
     assert closing
     parts = machine.feed(closing)
     assert not machine.in_reasoning
@@ -73,23 +73,23 @@ def test_the_closing_ends_the_reasoning(name: str, said: str) -> None:
 
 @pytest.mark.parametrize("name", MARKED)
 def test_reasoning_may_still_begin_only_where_it_has_not(name: str) -> None:
-    form = grammar_for(name, "none")
+    form = layout_for(name, "none")
     openings = form.reasoning_openings(ASSISTANT)
-    is_implicit = TextMachine(OutputFormat(name, prompt_tail=ASSISTANT)).in_reasoning
+    is_implicit = OutputParser(OutputFormat(name, prompt_tail=ASSISTANT)).in_reasoning
     assert bool(openings) != is_implicit
     for opening in openings:
-        machine = TextMachine(OutputFormat(name, prompt_tail=ASSISTANT))
+        machine = OutputParser(OutputFormat(name, prompt_tail=ASSISTANT))
         machine.feed(opening)
         assert machine.in_reasoning
     assert form.reasoning_openings(begun(name).prompt_tail) == ()
     closed = f"{begun(name).prompt_tail}{form.closing}\n\n"
     assert form.reasoning_openings(closed) == ()
-    assert not TextMachine(OutputFormat(name, prompt_tail=closed)).in_reasoning
+    assert not OutputParser(OutputFormat(name, prompt_tail=closed)).in_reasoning
     assert form.reasoning_openings(f"{ASSISTANT}The answer is") == ()
 
 
 def test_without_reasoning_nothing_is_closed() -> None:
-    form = grammar_for("none", "none")
+    form = layout_for("none", "none")
     assert form.closing == ""
     assert form.reasoning_openings(ASSISTANT) == ()
     assert takes(form, "yes", ASSISTANT)
@@ -98,7 +98,7 @@ def test_without_reasoning_nothing_is_closed() -> None:
 
 @pytest.mark.parametrize("name", MARKED)
 def test_two_line_ends_may_part_reasoning_and_answer(name: str) -> None:
-    form = grammar_for(name, "none")
+    form = layout_for(name, "none")
     for before in ("", "\n", "\n\n"):
         assert takes(form, f"{before}yes", None)
     for text in ("\n\n\nyes", " yes", "no", "yes\nyes"):
@@ -108,30 +108,30 @@ def test_two_line_ends_may_part_reasoning_and_answer(name: str) -> None:
 
 @pytest.mark.parametrize("name", MARKED)
 def test_line_ends_may_follow_reasoning_that_the_prompt_has_ended(name: str) -> None:
-    form = grammar_for(name, "none")
+    form = layout_for(name, "none")
     closed = f"{ASSISTANT}{form.opener}{form.closing}"
     for before in ("", "\n", "\n\n"):
         assert takes(form, f"{before}yes", closed)
     assert not takes(form, "\n\n\nyes", closed)
     assert not takes(form, "\nyes", f"{closed}\n")
-    parts = TextMachine(OutputFormat(name, prompt_tail=closed)).feed("\n\nyes")
+    parts = OutputParser(OutputFormat(name, prompt_tail=closed)).feed("\n\nyes")
     assert content(parts).strip() == "yes"
 
 
 @pytest.mark.parametrize(("name", "marks"), WRAPPED.items())
 def test_marks_around_the_answer_may_be_said(name: str, marks: tuple[str, str]) -> None:
-    form = grammar_for(name, "none")
+    form = layout_for(name, "none")
     begin, end = marks
     text = f"\n{begin}\nyes\n{end}"
     assert takes(form, text, None)
-    machine = TextMachine(begun(name))
+    machine = OutputParser(begun(name))
     parts = machine.feed(form.closing + text) + machine.finish()
     assert content(parts).strip() == "yes"
 
 
 @pytest.mark.parametrize("name", MARKED)
 def test_json_that_is_drawn_is_the_content(name: str) -> None:
-    form = grammar_for(name, "none")
+    form = layout_for(name, "none")
 
     def spell(lark: Lark) -> str:
         answer = form.spell_text(lark, lark.json(SCHEMA, "response_format"), None)
@@ -148,14 +148,14 @@ def test_json_that_is_drawn_is_the_content(name: str) -> None:
 @pytest.mark.parametrize("calls", CALLS)
 @pytest.mark.parametrize("name", ["think", "granite"])
 def test_calls_follow_reasoning(name: str, calls: str) -> None:
-    form = grammar_for(name, calls)
+    form = layout_for(name, calls)
 
     def spell(lark: Lark) -> str:
         answer = form.spell_answer_calls(lark, TOOLS, None, parallel=False)
         return f"{lark.text(form.closing)} {answer}"
 
     if calls == "none":
-        with pytest.raises(NotHeld) as refused:
+        with pytest.raises(UnsupportedConstraint) as refused:
             spell(Drawer().lark())
         assert refused.value.param == "tool_choice"
         return
@@ -168,7 +168,7 @@ def test_calls_follow_reasoning(name: str, calls: str) -> None:
 
 
 def test_an_answer_may_begin_with_the_closer_where_models_do() -> None:
-    form = grammar_for("minimax_m3", "none")
+    form = layout_for("minimax_m3", "none")
     assert takes(form, "</mm:think>yes", ASSISTANT)
     assert takes(form, "yes", ASSISTANT)
     assert not takes(form, "</mm:think>yes", None)

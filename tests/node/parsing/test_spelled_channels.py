@@ -9,8 +9,8 @@ import pytest
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.registry import grammar_for
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.registry import layout_for
 from tests.node.parsing.drawing import Drawer, Piece, outputs
 from tests.node.parsing.spelled_calls import check_drawn, takes
 
@@ -157,7 +157,7 @@ def parts_of(name: str, tail: str | None, drawer: Drawer, pieces: Sequence[Piece
     form = FORMATS[name][0]
     end = ENDED[form] if tail is None else tail
     begin = "Thought: Hm" if form == "ui_tars" else "Hm"
-    before = drawer.cut(begin + grammar_for(form, form).closing)
+    before = drawer.cut(begin + layout_for(form, form).closing)
     output = OutputFormat(form, form, end, TOOLS)
     return drawer.parts(output, [*(before if tail is None else ()), *pieces])
 
@@ -178,7 +178,7 @@ def test_an_answer_of_a_schema_is_read_as_the_value(name: str, tail: str | None)
     }
     drawn = outputs(
         markers,
-        lambda lark: grammar_for(form, form).spell_text(lark, lark.json(schema, "x"), tail),
+        lambda lark: layout_for(form, form).spell_text(lark, lark.json(schema, "x"), tail),
         SEEDS,
     )
     assert len(drawn) > len(SEEDS) // 2
@@ -198,7 +198,7 @@ def test_calls_are_read_as_calls_of_declared_tools(
     seeds = range(12) if parallel else SEEDS
     drawn = outputs(
         markers,
-        lambda lark: grammar_for(form, form).spell_answer_calls(
+        lambda lark: layout_for(form, form).spell_answer_calls(
             lark, TOOLS, tail, parallel=parallel
         ),
         seeds,
@@ -233,8 +233,8 @@ def check_calls(parts: Sequence[Part]) -> int:
 def test_a_name_that_is_not_read_back_is_refused(form: str) -> None:
     drawer = Drawer()
     tool = ToolSchema("to be", param="tools[0]")
-    with pytest.raises(NotHeld) as caught:
-        grammar_for(form, form).spell_answer_calls(drawer.lark(), (tool,), "", parallel=True)
+    with pytest.raises(UnsupportedConstraint) as caught:
+        layout_for(form, form).spell_answer_calls(drawer.lark(), (tool,), "", parallel=True)
     assert caught.value.param == "tools[0]"
 
 
@@ -242,7 +242,7 @@ def test_the_computer_is_told_what_to_do_by_the_name_of_the_call() -> None:
     point = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
     properties = {"action": {"enum": ["click", "wait"]}, "point": point}
     schema = {"type": "object", "properties": properties, "required": ["action"]}
-    tool, form = ToolSchema("computer", schema), grammar_for("ui_tars", "ui_tars")
+    tool, form = ToolSchema("computer", schema), layout_for("ui_tars", "ui_tars")
     drawn = outputs(
         (), lambda lark: form.spell_answer_calls(lark, (tool,), None, parallel=False), SEEDS
     )
@@ -260,7 +260,7 @@ def test_points_are_written_as_the_model_is_used_to() -> None:
         "type": "object",
         "properties": {"at": {"type": "array", "items": {"type": "number"}}},
     }
-    drawer, form = Drawer(), grammar_for("ui_tars", "ui_tars")
+    drawer, form = Drawer(), layout_for("ui_tars", "ui_tars")
     lark = drawer.lark()
     start = form.spell_answer_calls(lark, (ToolSchema("tap", schema),), "", parallel=False)
     text = "Action: tap(at='<point>10 20</point>')"

@@ -9,13 +9,13 @@ from node.ipc.generate import ToolSchema
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.guarded_schema import guarded
 from node.parsing.constraints.lark import Lark, Text
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.constraints.text_patterns import patterns_of
-from node.parsing.constraints.values import Place, flat_schemas
+from node.parsing.constraints.values import SchemaPlace, flat_schemas
 from tests.node.parsing.drawing import Drawer
 from tests.node.parsing.spelled_calls import TEXT, check_drawn, spelled, takes
 
-PLACE = Place({}, "tools.f")
+PLACE = SchemaPlace({}, "tools.f")
 
 
 def glm(text: str, schema: Any, **parameters: Any) -> bool:
@@ -92,7 +92,7 @@ def test_what_is_required_need_not_be_declared() -> None:
     ("parameters", "why"),
     [
         ({"anyOf": [{}]}, "anyOf at their top"),
-        ({"type": "array"}, "no object"),
+        ({"type": "array"}, "not an object"),
         ({"properties": []}, "properties"),
         ({"$ref": "#/$defs/x"}, "reference"),
         ({"$ref": "other.json"}, "reference"),
@@ -107,7 +107,7 @@ def test_what_is_required_need_not_be_declared() -> None:
 def test_parameters_that_are_no_plain_object_are_refused(
     parameters: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(NotHeld, match=why) as refused:
+    with pytest.raises(UnsupportedConstraint, match=why) as refused:
         arguments_of(ToolSchema("f", parameters, param="tools[0].function.parameters"))
     assert refused.value.param == "tools[0].function.parameters"
 
@@ -146,16 +146,16 @@ def test_parameters_that_are_no_plain_object_are_refused(
     ],
 )
 def test_a_schema_that_is_not_held_is_refused(schema: Any, why: str) -> None:
-    with pytest.raises(NotHeld, match=why) as refused:
+    with pytest.raises(UnsupportedConstraint, match=why) as refused:
         spelled(Lark({}), "glm", {"f": {"properties": {"a": schema}}})
     assert refused.value.param == "tools.f"
 
 
 def test_a_schema_that_refers_to_itself_is_refused() -> None:
     root = {"$ref": "#"}
-    with pytest.raises(NotHeld, match="refers to itself"):
-        flat_schemas(root, Place(root, "x"))
-    with pytest.raises(NotHeld, match="no object"):
+    with pytest.raises(UnsupportedConstraint, match="refers to itself"):
+        flat_schemas(root, SchemaPlace(root, "x"))
+    with pytest.raises(UnsupportedConstraint, match="not an object"):
         flat_schemas(5, PLACE)
 
 
@@ -223,7 +223,7 @@ def test_a_pattern_means_the_same(pattern: str, fits: list[str], others: list[st
     (held,) = patterns_of({"pattern": pattern}, PLACE)
     drawer = Drawer()
     lark = drawer.lark()
-    grammar = lark.grammar(lark.held([Text((held,))]))
+    grammar = lark.grammar(lark.text_of([Text((held,))]))
     assert not drawer.error(grammar), drawer.error(grammar)
     for text in fits:
         assert re.search(pattern, text)

@@ -7,7 +7,7 @@ import pytest
 
 from node.ipc.generate import ToolSchema
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.formats.minimax_m3 import MINIMAX_M3
 from tests.node.parsing.spelled_calls import TEXT, TOOLS, check_drawn, spelled, takes
 
@@ -196,7 +196,7 @@ def test_several_calls_only_where_they_may_be(*, parallel: bool) -> None:
     ],
 )
 def test_a_name_that_would_not_be_read_is_refused(form: str, name: str) -> None:
-    with pytest.raises(NotHeld, match="name") as refused:
+    with pytest.raises(UnsupportedConstraint, match="name") as refused:
         spelled(Lark({}), form, {"f": {"properties": {name: TEXT}}})
     assert refused.value.param == "tools.f"
 
@@ -250,5 +250,5 @@ def test_nested_tags_leave_json_for_what_they_cannot_say() -> None:
 )
 def test_what_nested_tags_cannot_write_is_refused(properties: dict[str, Any]) -> None:
     tool = ToolSchema("f", {"properties": properties})
-    with pytest.raises(NotHeld):
+    with pytest.raises(UnsupportedConstraint):
         MINIMAX_M3.spell_calls(Lark({}), [tool], parallel=False)

@@ -9,7 +9,7 @@ import pytest
 
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Part, PartKind
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 from tests.node.parsing.call_wires import (
     ALL_JSON,
     ALL_PYTHON,
@@ -93,7 +93,7 @@ def streaming(name: str, tools: Tools = TOOLS, **changes: Any) -> OutputFormat:
 
 
 def run(form: OutputFormat, pieces: Iterable[str], *, is_cut: bool = False) -> Streamed:
-    machine = TextMachine(form)
+    machine = OutputParser(form)
     parts: list[Part] = []
     for piece in pieces:
         parts += machine.feed(piece)
@@ -262,7 +262,7 @@ def test_a_call_that_was_made_before_is_told_once() -> None:
 
 def test_a_second_call_is_held_until_it_differs() -> None:
     def pieces(second: str) -> int:
-        machine = TextMachine(streaming("hermes"))
+        machine = OutputParser(streaming("hermes"))
         machine.feed(written("x" * 400))
         parts = [part for character in second for part in machine.feed(character)]
         return len([part for part in parts if part.kind is PartKind.TOOL_ARGS])
@@ -273,7 +273,7 @@ def test_a_second_call_is_held_until_it_differs() -> None:
 
 def test_calls_in_reasoning_are_held_until_it_shows_that_they_count() -> None:
     form = msgspec.structs.replace(streaming("hermes"), reasoning="think", prompt_tail="<think>\n")
-    machine = TextMachine(form)
+    machine = OutputParser(form)
     parts = [part for character in f"r {written('x')}" for part in machine.feed(character)]
     assert {part.kind for part in parts} == {PartKind.REASONING}
     kinds = [part.kind for part in machine.finish()]
@@ -296,7 +296,7 @@ def test_text_before_a_call_in_its_tag_comes_before_it() -> None:
     output = (
         "<tool_call>I look.<function=write><parameter=text>a</parameter></function></tool_call>"
     )
-    machine = TextMachine(streaming("qwen3_coder"))
+    machine = OutputParser(streaming("qwen3_coder"))
     parts = [part for character in output for part in machine.feed(character)]
     kinds = [part.kind for part in parts]
     assert kinds.index(PartKind.TOOL_START) > kinds.index(PartKind.CONTENT)
@@ -304,7 +304,7 @@ def test_text_before_a_call_in_its_tag_comes_before_it() -> None:
 
 
 def test_the_first_call_ends_the_row_where_one_is_wanted() -> None:
-    machine = TextMachine(streaming("hermes", parallel_calls=False))
+    machine = OutputParser(streaming("hermes", parallel_calls=False))
     parts = machine.feed(written("x") + written("y"))
     assert [part.kind for part in parts] == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
     assert (machine.ended, machine.error) == (True, None)
@@ -314,7 +314,7 @@ def test_the_first_call_ends_the_row_where_one_is_wanted() -> None:
 def test_what_was_told_is_not_held(name: str) -> None:
     wires: Mapping[str, str] = {each: wire for each, wire in ALL_JSON}
     begin = in_json(wires[name], "write", '{"text": "').partition('{"text": "')[0] + '{"text": "'
-    machine = TextMachine(streaming(name))
+    machine = OutputParser(streaming(name))
     machine.feed(begin)
     at = machine.block_begin
     assert at is not None

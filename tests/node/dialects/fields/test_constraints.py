@@ -14,7 +14,7 @@ from node.dialects.fields.constraints import (
 )
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind
-from node.parsing.constraints.schema import LONGEST
+from node.parsing.constraints.schema import LONGEST_SCHEMA
 
 SCHEMA = {"type": "object", "properties": {"é": {"const": None}}}
 BAD_CHOICES: tuple[object, ...] = ([], "a", {}, [""], [1], ["a", 1])
@@ -208,16 +208,16 @@ def test_json_object_holds_to_an_object_also_where_the_schema_says_no_type() -> 
 
 
 def test_the_longest_schema_is_the_engines() -> None:
-    text = "a" * (LONGEST - 2)
+    text = "a" * (LONGEST_SCHEMA - 2)
     assert constraint(guided_regex=text + "aa") is not None
-    with pytest.raises(BadRequest, match=f"more than {LONGEST} characters"):
+    with pytest.raises(BadRequest, match=f"more than {LONGEST_SCHEMA} characters"):
         constraint(guided_regex=text + "aaa")
 
 
 def test_a_schema_in_a_text_is_not_decoded_where_it_is_too_long() -> None:
     for fields in (
-        {"guided_json": "[" * LONGEST + "["},
-        {"structured_outputs": {"json": "{" * LONGEST + "{"}},
+        {"guided_json": "[" * LONGEST_SCHEMA + "["},
+        {"structured_outputs": {"json": "{" * LONGEST_SCHEMA + "{"}},
     ):
-        with pytest.raises(BadRequest, match=f"more than {LONGEST} characters"):
+        with pytest.raises(BadRequest, match=f"more than {LONGEST_SCHEMA} characters"):
             constraint(**fields)

@@ -26,7 +26,7 @@ from node.ipc.generate import (
     OutputFormat,
     ToolSchema,
 )
-from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.schema import UnsupportedConstraint
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -54,8 +54,8 @@ def compiled(compiler: Compiler, asked: GenerateRequest) -> AnswerGrammars:
     return compiler.submit(lambda: compile_answer(compiler, asked, TOKENS)).result(60)
 
 
-def refusal(compiler: Compiler, asked: GenerateRequest) -> NotHeld:
-    with pytest.raises(NotHeld) as caught:
+def refusal(compiler: Compiler, asked: GenerateRequest) -> UnsupportedConstraint:
+    with pytest.raises(UnsupportedConstraint) as caught:
         compiled(compiler, asked)
     return caught.value
 
@@ -301,10 +301,10 @@ def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_t
         if parameters is ANY:
             assert job.result(60) == AnswerGrammars(None, None)
             continue
-        with pytest.raises(NotHeld) as caught:
+        with pytest.raises(UnsupportedConstraint) as caught:
             job.result(60)
         assert caught.value.param == "tools[1]"
-        assert "cannot be held" in str(caught.value)
+        assert "cannot be constrained" in str(caught.value)
 
 
 def test_only_an_answer_with_a_grammar_is_held() -> None:

@@ -21,8 +21,8 @@ from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.registry import grammar_for
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.registry import layout_for
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
 SIZE = 352
@@ -185,7 +185,7 @@ def test_behind_a_forced_end_comes_a_header_that_begins_no_reasoning() -> None:
     said = run(vocabulary, request(3, output), saying(vocabulary, begin + "abcdef"))
     assert said.text(PartKind.REASONING) == "abc"
     assert said.text(PartKind.CONTENT) == "def"
-    openings = grammar_for("harmony", "harmony").answer_openings(reads_calls=False)
+    openings = layout_for("harmony", "harmony").answer_openings(reads_calls=False)
     told = [vocabulary.encode(f"{begin}abc<|end|>{opening}def") for opening in openings]
     assert tuple(said.tokens) in told
 
@@ -298,7 +298,9 @@ def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:
     vocabulary, last = VOCABULARIES["tokens"], f"c{MAX_CHOICES - 1}"
     said = run(vocabulary, asked(MAX_CHOICES), saying(vocabulary, last))
     assert (said.text(PartKind.CONTENT), said.error) == (last, None)
-    with pytest.raises(NotHeld, match=r"^choice cannot be held: it has more than 1900 texts\.$"):
+    with pytest.raises(
+        UnsupportedConstraint, match=r"^choice cannot be held: it has more than 1900 texts\.$"
+    ):
         held(vocabulary, asked(MAX_CHOICES + 1))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.parsing.calls.python_calls import NoCalls, Quotes, read_calls
+from node.parsing.calls.python_calls import NotPythonCalls, Quotes, read_calls
 
 
 def only(text: str) -> dict[str, object]:
@@ -89,12 +89,12 @@ def test_reads_a_list_of_calls_and_calls_one_behind_the_other() -> None:
     ],
 )
 def test_anything_else_is_no_list_of_calls(text: str) -> None:
-    with pytest.raises(NoCalls):
+    with pytest.raises(NotPythonCalls):
         read_calls(text)
 
 
 def test_the_search_for_a_strings_end_is_bounded() -> None:
-    with pytest.raises(NoCalls):
+    with pytest.raises(NotPythonCalls):
         read_calls("f(a='" + "', b='" * 8000 + "")
 
 

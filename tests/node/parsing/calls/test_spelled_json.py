@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
 from node.parsing.constraints.lark import Lark
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.registry import grammar_for
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.registry import layout_for
 from tests.node.parsing.drawing import Drawer, Piece, outputs
 
 FIND = {
@@ -111,7 +111,7 @@ VOCABULARIES = [(form, ()) for form in FORMATS] + list(SPECIAL.items())
 
 
 def spelled(lark: Lark, form: str, *, parallel: bool) -> str:
-    grammar = grammar_for("none", form)
+    grammar = layout_for("none", form)
     return grammar.spell_answer_calls(lark, TOOLS, "", parallel=parallel)
 
 
@@ -248,7 +248,7 @@ def test_mistral_spells_the_generation_that_the_vocabulary_shows(
 def test_a_tool_without_parameters_is_called_with_none() -> None:
     lark = Drawer().lark()
     tools = (ToolSchema("ping"),)
-    start = grammar_for("none", "hermes").spell_answer_calls(lark, tools, "", parallel=False)
+    start = layout_for("none", "hermes").spell_answer_calls(lark, tools, "", parallel=False)
     drawer = Drawer()
     text = '<tool_call>{"name": "ping", "arguments": {"a": 1}}</tool_call>'
     assert not drawer.takes(lark.grammar(start), drawer.cut(text))
@@ -257,13 +257,13 @@ def test_a_tool_without_parameters_is_called_with_none() -> None:
 @pytest.mark.parametrize("form", ["kimi_k2", "deepseek_v31", "functionary_v31", "bracket"])
 def test_a_name_that_is_not_read_back_is_refused(form: str) -> None:
     tools = (ToolSchema("a <b>\n", param="tools[0].function.name"),)
-    with pytest.raises(NotHeld) as refused:
-        grammar_for("none", form).spell_answer_calls(Drawer().lark(), tools, "", parallel=True)
+    with pytest.raises(UnsupportedConstraint) as refused:
+        layout_for("none", form).spell_answer_calls(Drawer().lark(), tools, "", parallel=True)
     assert refused.value.param == "tools[0].function.name"
 
 
 @pytest.mark.parametrize("form", ["llama3_json", "xlam"])
 def test_bare_calls_are_not_forced_behind_a_begun_answer(form: str) -> None:
     tail = "<|im_start|>assistant\nThe weather is"
-    with pytest.raises(NotHeld):
-        grammar_for("none", form).spell_answer_calls(Drawer().lark(), TOOLS, tail, parallel=True)
+    with pytest.raises(UnsupportedConstraint):
+        layout_for("none", form).spell_answer_calls(Drawer().lark(), TOOLS, tail, parallel=True)

@@ -6,8 +6,8 @@ import pytest
 
 from node.ipc.generate import ToolSchema
 from node.parsing.constraints.arguments import arguments_of, object_of_arguments
-from node.parsing.constraints.schema import NotHeld
-from node.parsing.registry import grammar_for, tool_call_names
+from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.registry import layout_for, tool_call_names
 from tests.node.parsing.drawing import Drawer
 from tests.node.parsing.spelled_calls import check_drawn, spelled
 
@@ -69,7 +69,7 @@ def error_of(form: str, schema: dict[str, Any]) -> str:
 @pytest.mark.parametrize("schema", NOTHING.values(), ids=NOTHING)
 def test_an_argument_that_no_value_fits_is_left_out_or_refused(form: str, schema: object) -> None:
     assert error_of(form, parameters(schema, "b")) == ""
-    with pytest.raises(NotHeld, match=r"required and which no value fits") as refused:
+    with pytest.raises(UnsupportedConstraint, match=r"required and which no value fits") as refused:
         error_of(form, parameters(schema, "a"))
     assert refused.value.param == "tools.f"
 
@@ -84,7 +84,7 @@ def test_a_part_that_no_value_fits_is_left_out(form: str, schema: object) -> Non
     "form", ["hermes", "gemma4", "lfm2", "functiongemma", "qwen3_coder", "nemotron"]
 )
 def test_what_is_drawn_fits(form: str) -> None:
-    markers = grammar_for("none", form).openers
+    markers = layout_for("none", form).openers
     for schema in (*LESS.values(), NOTHING["texts of integers"]):
         assert check_drawn(form, {"f": parameters(schema, "b")}, markers[:1])
 

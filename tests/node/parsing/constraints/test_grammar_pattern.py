@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from node.parsing.constraints.grammar_pattern import LONGEST, pattern_of
+from node.parsing.constraints.grammar_pattern import LONGEST_PATTERN, pattern_of
 
 PATCH = r"""
 start: begin hunk+ end
@@ -135,7 +135,7 @@ def test_what_is_no_pattern_or_is_not_understood_has_none(definition: str) -> No
         ("(?P<n>a)", None),
         (r"\bx", None),
         ("a(", None),
-        ("a" * (LONGEST + 1), None),
+        ("a" * (LONGEST_PATTERN + 1), None),
     ],
 )
 def test_a_regular_expression_is_one_of_all_of_the_text(

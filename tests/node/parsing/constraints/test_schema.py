@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from node.parsing.constraints.schema import LONGEST, NotHeld, arguments_schema, held_schema
+from node.parsing.constraints.schema import (
+    LONGEST_SCHEMA,
+    UnsupportedConstraint,
+    arguments_schema,
+    prepared_schema,
+)
 from tests.node.parsing.drawing import Drawer, outputs, text_of
 
 NULL = {"type": "null"}
@@ -121,14 +126,14 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "#a", "$defs": {"a": {"$anchor": "a"}}}, "anchor"),
     ({"pattern": r"^[a--b]$"}, "pattern "),
     ({"patternProperties": {r"\bx": NULL}}, "pattern "),
-    ({"const": float("inf")}, "JSON cannot say"),
-    ({"enum": ["x" * LONGEST]}, "longer than"),
+    ({"const": float("inf")}, "JSON cannot express"),
+    ({"enum": ["x" * LONGEST_SCHEMA]}, "longer than"),
 ]
 
 
 @pytest.mark.parametrize(("schema", "reason"), REFUSED)
 def test_what_cannot_be_held_is_refused(schema: Any, reason: str) -> None:
-    with pytest.raises(NotHeld, match=reason) as refused:
+    with pytest.raises(UnsupportedConstraint, match=reason) as refused:
         Drawer().lark().json(schema, "text.format.schema")
     assert refused.value.param == "text.format.schema"
 
@@ -143,7 +148,7 @@ def test_a_schema_is_not_deeper_than_the_library_reads() -> None:
     drawer = Drawer()
     lark = drawer.lark()
     assert not drawer.error(lark.grammar(lark.json(deep(56), "p")))
-    with pytest.raises(NotHeld, match="deep"):
+    with pytest.raises(UnsupportedConstraint, match="deep"):
         lark.json(deep(57), "p")
 
 
@@ -153,13 +158,13 @@ def test_long_chains_of_references_are_followed() -> None:
         for at in range(3000)
     }
     schema = {"$ref": "#/$defs/d0", "$defs": {**defs, "d3000": NULL}}
-    assert held_schema(schema, "p")["$defs"]["d3000"] == NULL
+    assert prepared_schema(schema, "p")["$defs"]["d3000"] == NULL
 
 
 def test_what_describes_is_left_out_but_not_properties_of_that_name() -> None:
     names = {"title": NULL, "description": NULL, "default": NULL, "not": NULL}
     schema = {"title": "T", "default": 1, "properties": names, "enum": [{"title": 1}]}
-    held = held_schema(schema, "p")
+    held = prepared_schema(schema, "p")
     assert list(held["properties"]) == list(names)
     assert held["enum"] == [{"title": 1}]
     assert "title" not in held

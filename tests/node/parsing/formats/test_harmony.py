@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
 from tests.node.parsing.reading import TOOLS, Said, collect, output_format, read, said
 
 START = "<|start|>assistant"
@@ -126,12 +126,12 @@ def test_without_tools_a_call_is_not_told_and_channels_are_read_all_the_same() -
 
 def test_the_token_that_ends_a_call_is_to_be_fed() -> None:
     form = output_format(reasoning="harmony", tool_calls="harmony")
-    assert TextMachine(form).stop_tokens == {"<|call|>"}
+    assert OutputParser(form).stop_tokens == {"<|call|>"}
 
 
 def test_markers_that_the_vocabulary_has_count_as_tokens_only() -> None:
     form = output_format(reasoning="harmony", tool_calls="harmony", tail=START)
-    machine = TextMachine(form, token_markers=frozenset({"<|channel|>", "<|message|>", "<|end|>"}))
+    machine = OutputParser(form, token_markers=frozenset({"<|channel|>", "<|message|>", "<|end|>"}))
     parts = [
         *machine.feed_token("<|channel|>", special=True),
         *machine.feed("final"),
@@ -145,7 +145,7 @@ def test_markers_that_the_vocabulary_has_count_as_tokens_only() -> None:
 
 def test_a_stop_string_is_looked_for_in_the_answer_only() -> None:
     form = output_format(reasoning="harmony", tool_calls="harmony", tail=START)
-    machine = TextMachine(form, stops=(".",))
+    machine = OutputParser(form, stops=(".",))
     parts = [*machine.feed(analysis("First. Then.") + final("One. Two."))]
     assert [part.text for part in parts] == ["First. Then.", "One"]
     assert machine.stop == "."

@@ -3,7 +3,7 @@
 import pytest
 
 from node.parsing.calls import python_blocks
-from node.parsing.calls.python_calls import Call, read_calls
+from node.parsing.calls.python_calls import PythonCall, read_calls
 from tests.node.parsing.reading import Calls, Said, output_format, read, said
 
 MARKED = [
@@ -51,7 +51,7 @@ def test_a_bare_list_is_calls_where_the_answer_begins(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Call [ping()] now.",
+        "PythonCall [ping()] now.",
         "[see(note)] is prose",
         "[ping](url) is a link",
         "[1, 2]",
@@ -88,7 +88,7 @@ def test_many_end_markers_in_a_string_are_no_reason_to_read_it_as_often(
 ) -> None:
     lengths: list[int] = []
 
-    def counted(text: str) -> list[Call]:
+    def counted(text: str) -> list[PythonCall]:
         lengths.append(len(text))
         return read_calls(text)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from node.ipc.messages import PartKind
-from node.parsing.scanning.added_tokens import Family
+from node.parsing.scanning.added_tokens import TokenFamily
 from node.parsing.scanning.digests import Digests
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
-from node.parsing.scanning.step import HELD_LENGTH, Finished, Malformed, Step
+from node.parsing.scanning.step import LONGEST_BLOCK, Malformed, OutputEnded, Step
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
 Grammar = Callable[[Source, list[Any]], Step[None]]
@@ -25,7 +25,7 @@ class Notes:
         self.names = names
         self.notes: list[Any] = []
 
-    def say(self, kind: PartKind, text: str) -> None:
+    def emit_text(self, kind: PartKind, text: str) -> None:
         if self.notes and isinstance(self.notes[-1], list) and self.notes[-1][0] is kind:
             self.notes[-1][1] += text
         else:
@@ -34,11 +34,11 @@ class Notes:
     def resume(self, kind: PartKind) -> None:
         self.notes.append(("resume", kind))
 
-    def edge(self) -> None:
+    def mark_edge(self) -> None:
         self.notes.append("edge")
 
-    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
-        self.check(name, arguments)
+    def emit_call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
+        self.check_call(name, arguments)
         self.notes.append((name, arguments))
 
     def earlier_calls(self, name: str) -> list[Digests] | None:
@@ -47,7 +47,7 @@ class Notes:
     def begin_call(self, name: str, call_id: str) -> None:
         self.notes.append(("begin", name))
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         self.notes.append(("argue", text))
 
     def end_call(self, name: str, digests: Digests) -> None:
@@ -55,9 +55,9 @@ class Notes:
 
     def fail(self, reason: str) -> None:
         self.notes.append(("fail", reason))
-        raise Finished
+        raise OutputEnded
 
-    def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
+    def check_call(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         if name not in self.names:
             raise Malformed
 
@@ -206,7 +206,7 @@ class TestWhatIsRead:
             yield from source.expect("<")
             yield from source.attempt("<", block(source), CONTENT)
 
-        with pytest.raises(Finished):
+        with pytest.raises(OutputEnded):
             read(grammar, "< so")
 
     def test_the_end_is_known_once_it_has_come(self) -> None:
@@ -271,16 +271,16 @@ class TestBlocks:
 
     @pytest.mark.parametrize("extra", [-2, -1, 0, 1, 2, 5000])
     def test_a_block_that_is_too_long_is_text_wherever_it_is_cut(self, extra: int) -> None:
-        text = "<" + "f" * (HELD_LENGTH + extra - 2)
+        text = "<" + "f" * (LONGEST_BLOCK + extra - 2)
         expected = run(blocks, [text])
         assert "".join(each[1] for each in expected if isinstance(each, list)) == text
-        for size in (1000, 4096, HELD_LENGTH - 1, HELD_LENGTH, HELD_LENGTH + 1):
+        for size in (1000, 4096, LONGEST_BLOCK - 1, LONGEST_BLOCK, LONGEST_BLOCK + 1):
             assert (
                 run(blocks, [text[at : at + size] for at in range(0, len(text), size)]) == expected
             )
 
     def test_a_longest_block_is_one(self) -> None:
-        name = "f" * (HELD_LENGTH - 2)
+        name = "f" * (LONGEST_BLOCK - 2)
 
         def read_in(pieces: list[str]) -> list[Any]:
             sink = Notes((name, f"{name}f"))
@@ -331,9 +331,9 @@ class TestBlocks:
             notes.append(len((yield from source.space())))
             yield from source.rest(CONTENT)
 
-        text = " " * (HELD_LENGTH + 5)
-        assert run(spaces, [text]) == [HELD_LENGTH, [CONTENT, " " * 5]]
-        assert run(spaces, text) == [HELD_LENGTH, [CONTENT, " " * 5]]
+        text = " " * (LONGEST_BLOCK + 5)
+        assert run(spaces, [text]) == [LONGEST_BLOCK, [CONTENT, " " * 5]]
+        assert run(spaces, text) == [LONGEST_BLOCK, [CONTENT, " " * 5]]
 
     def test_text_behind_a_call_may_be_passed_over(self) -> None:
         def skipping(source: Source, notes: list[Any]) -> Step[None]:
@@ -383,7 +383,7 @@ class TestTokens:
 
     def test_an_orphan_is_no_text_where_it_is_a_token(self) -> None:
         source, sink = self.source()
-        source.tokens.pair(Family(frozenset({"<b>"}), frozenset({"</b>"}), drops_ends=True))
+        source.tokens.pair(TokenFamily(frozenset({"<b>"}), frozenset({"</b>"}), drops_ends=True))
         source.append("a</b>")
         source.append_token("</b>", special=False)
         source.append("c")
@@ -391,7 +391,7 @@ class TestTokens:
 
     def test_the_end_of_a_block_that_is_text_stays_with_its_begin(self) -> None:
         source, sink = self.source()
-        source.tokens.pair(Family(frozenset({"<"}), frozenset({">"}), drops_ends=True))
+        source.tokens.pair(TokenFamily(frozenset({"<"}), frozenset({">"}), drops_ends=True))
         for piece in ("<", "?", ">", "a", ">"):
             if piece in "<>":
                 source.append_token(piece, special=False)

@@ -10,13 +10,13 @@ import pytest
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.format import Setup
-from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for
+from node.parsing.output_parser import OutputParser
+from node.parsing.part_collector import PartCollector
+from node.parsing.registry import layout_for
 from node.parsing.scanning.source import Source
-from node.parsing.scanning.step import HELD_LENGTH
+from node.parsing.scanning.step import LONGEST_BLOCK
 from node.parsing.scanning.stop_strings import StopMatcher
-from node.parsing.scanning.work_budget import MOST_REFUSED, REREAD_LENGTH, Budget
-from node.parsing.teller import Teller
+from node.parsing.scanning.work_budget import MOST_REJECTED, REREAD_LENGTH, WorkBudget
 
 TOOLS = (
     ToolSchema(
@@ -79,8 +79,10 @@ OUTPUTS = [
 
 def reread(form: OutputFormat, pieces: Iterable[str]) -> int:
     """Characters that were read again."""
-    source = Source(Teller(form, StopMatcher(()), ""), {tool.name: {} for tool in form.tools})
-    grammar = grammar_for(form.reasoning, form.tool_calls)
+    source = Source(
+        PartCollector(form, StopMatcher(()), ""), {tool.name: {} for tool in form.tools}
+    )
+    grammar = layout_for(form.reasoning, form.tool_calls)
     source.tokens.pair(*grammar.families(reads_calls=True))
     steps = grammar.read(source, Setup())
     for piece in pieces:
@@ -91,7 +93,7 @@ def reread(form: OutputFormat, pieces: Iterable[str]) -> int:
     return source.budget.reread
 
 
-def calls_of(machine: TextMachine, pieces: Iterable[str]) -> list[int]:
+def calls_of(machine: OutputParser, pieces: Iterable[str]) -> list[int]:
     """Function calls that each piece takes, and the end."""
     counts: list[int] = []
     count = 0
@@ -134,7 +136,7 @@ def test_an_output_takes_steps_as_it_has_characters(
     reasoning: str, tool_calls: str, text: str
 ) -> None:
     form = OutputFormat(reasoning, tool_calls, tools=TOOLS)
-    counts = calls_of(TextMachine(form), cut(text, 4))
+    counts = calls_of(OutputParser(form), cut(text, 4))
     assert sum(counts) <= MOST_STEPS * (len(text) + REREAD_LENGTH)
     assert max(counts) <= 4 * REREAD_LENGTH
 
@@ -144,33 +146,33 @@ def test_a_piece_of_a_long_argument_takes_few_steps(tool_calls: str, begin: str)
     pieces = cut(begin + "word " * 1000, 4)
     for streams, most in ((False, HELD_STEPS), (True, TOLD_STEPS)):
         form = OutputFormat("none", tool_calls, tools=TOOLS, streams_calls=streams)
-        counts = sorted(calls_of(TextMachine(form), pieces)[:-1])
+        counts = sorted(calls_of(OutputParser(form), pieces)[:-1])
         assert counts[len(counts) // 2] <= most
 
 
 def test_calls_behind_what_was_read_in_vain_are_still_told() -> None:
-    machine = TextMachine(OutputFormat("none", "hermes", tools=TOOLS))
-    vain = '<tool_call>{"name": "g", "arguments": {"a": "' + "x" * (HELD_LENGTH - 100)
+    machine = OutputParser(OutputFormat("none", "hermes", tools=TOOLS))
+    vain = '<tool_call>{"name": "g", "arguments": {"a": "' + "x" * (LONGEST_BLOCK - 100)
     parts = [*machine.feed(f'{vain}"}}}}</tool_call>' * 3 + CALL.format(1)), *machine.finish()]
     assert [part.name for part in parts if part.kind is PartKind.TOOL_START] == ["f"]
 
 
 def test_behind_too_many_blocks_that_were_none_there_are_no_more() -> None:
     def told(refused: int) -> list[str]:
-        machine = TextMachine(OutputFormat("none", "hermes", tools=TOOLS))
+        machine = OutputParser(OutputFormat("none", "hermes", tools=TOOLS))
         parts = [*machine.feed("<tool_call>x " * refused + CALL.format(1)), *machine.finish()]
         return [part.name for part in parts if part.kind is PartKind.TOOL_START]
 
-    assert told(MOST_REFUSED - 1) == ["f"]
-    assert told(MOST_REFUSED) == []
+    assert told(MOST_REJECTED - 1) == ["f"]
+    assert told(MOST_REJECTED) == []
 
 
 def test_the_budget_is_one_of_characters_and_of_blocks() -> None:
-    budget = Budget()
-    assert budget.read_again(REREAD_LENGTH)
-    assert not budget.read_again(1)
+    budget = WorkBudget()
+    assert budget.try_reread(REREAD_LENGTH)
+    assert not budget.try_reread(1)
     assert budget.reread == REREAD_LENGTH
     assert not budget.is_spent
-    for _ in range(MOST_REFUSED):
-        budget.refuse()
+    for _ in range(MOST_REJECTED):
+        budget.count_rejected()
     assert budget.is_spent

@@ -2,10 +2,10 @@
 
 import pytest
 
-from node.parsing.machine import TextMachine
+from node.parsing.output_parser import OutputParser
+from node.parsing.part_collector import PartCollector
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.stop_strings import StopMatcher
-from node.parsing.teller import Teller
 from node.parsing.values.bare_arguments import BareArguments
 from tests.node.parsing.call_wires import ALL_TAGGED, in_tags
 from tests.node.parsing.reading import Said, Tools, output_format, said
@@ -71,7 +71,7 @@ def test_one_of_some_values_may_be_quoted(name: str, wire: tuple[str, str]) -> N
 
 
 def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
-    source = Source(Teller(output_format(tools=TOOLS), StopMatcher(()), ""), TOOLS)
+    source = Source(PartCollector(output_format(tools=TOOLS), StopMatcher(()), ""), TOOLS)
     call = source.calls.open("edit")
     arguments = BareArguments(call)
     arguments.add("old", '"a"', is_text=True)
@@ -94,5 +94,5 @@ def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
     ],
 )
 def test_the_last_value_of_a_name_counts_and_is_the_only_one(output: str) -> None:
-    parts = TextMachine(output_format(tool_calls="hermes", tools=TOOLS)).feed(output)
+    parts = OutputParser(output_format(tool_calls="hermes", tools=TOOLS)).feed(output)
     assert [part.text for part in parts] == ["", '{"old": "b"}']

@@ -10,17 +10,17 @@ from node.parsing.coercion import fit
 from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
 from node.parsing.scanning.digests import Digests, digests_of
-from node.parsing.scanning.step import Finished, Malformed
+from node.parsing.scanning.step import Malformed, OutputEnded
 from node.parsing.scanning.stop_strings import StopMatcher
 
 _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING
 _ARGUMENTS = PartKind.TOOL_ARGS
 _SPACE_LENGTH = 4096
-"""Most characters of white space that are buffered; the begin of a longer run is emitted."""
+"""Most characters of white space that are buffered; the start of a longer run is emitted."""
 
 
-class Teller:
+class PartCollector:
     """Collects the parts of one output. White space next to markup belongs to the markup."""
 
     def __init__(self, output: OutputFormat, stops: StopMatcher, uid: str) -> None:
@@ -42,7 +42,7 @@ class Teller:
         self._at_edge: dict[PartKind, bool] = {_CONTENT: False, _REASONING: True}
         """True, by kind, if there was markup since the last text of the kind other than white
         space."""
-        self._told: set[PartKind] = set()
+        self._emitted_kinds: set[PartKind] = set()
         """Kinds of which text was emitted. Only behind such text does white space before more of it
         count."""
         self._calls: dict[str, list[Digests]] = {}
@@ -58,69 +58,69 @@ class Teller:
 
     def close(self) -> None:
         """Makes parts of the buffered text at the end of the output."""
-        held = self._flush()
-        if held:
-            self._show(held)
-        self._tell_space()
+        buffered = self._flush()
+        if buffered:
+            self._emit_buffered(buffered)
+        self._emit_space()
 
     # --- Sink ---------------------------------------------------------------------------------
 
-    def say(self, kind: PartKind, text: str) -> None:
+    def emit_text(self, kind: PartKind, text: str) -> None:
         if kind is _CONTENT:
             text, self.ended = self._stops.feed(text)
             if self._fence is not None:
                 text = self._fence.feed(text)
                 text += self._fence.flush() if self.ended else ""
-        if self._at_edge[kind] and kind not in self._told:
+        if self._at_edge[kind] and kind not in self._emitted_kinds:
             text = text.lstrip()
         if text:
             text = self._space[kind] + text
-            shown = text.rstrip()
-            if shown:
-                self._put(kind, shown)
-            space = text[len(shown) :]
+            visible = text.rstrip()
+            if visible:
+                self._emit(kind, visible)
+            space = text[len(visible) :]
             while len(space) > _SPACE_LENGTH:
-                self._put(kind, space[:_SPACE_LENGTH])
+                self._emit(kind, space[:_SPACE_LENGTH])
                 space = space[_SPACE_LENGTH:]
             self._space[kind] = space
         if kind is _CONTENT and self.ended:
-            self._tell_space()
-            raise Finished
+            self._emit_space()
+            raise OutputEnded
 
     def resume(self, kind: PartKind) -> None:
         self._at_edge[kind] = False
         if kind is _CONTENT and self._fence is not None:
-            self._fence.pass_over()
+            self._fence.skip()
 
-    def edge(self) -> None:
-        held = self._flush()
-        if shown := held.rstrip():
-            self._show(shown)
-        self._space[_CONTENT] += held[len(shown) :]
+    def mark_edge(self) -> None:
+        buffered = self._flush()
+        if visible := buffered.rstrip():
+            self._emit_buffered(visible)
+        self._space[_CONTENT] += buffered[len(visible) :]
         for kind in self._space:
             self._at_edge[kind] = True
-            if kind not in self._told:
+            if kind not in self._emitted_kinds:
                 self._space[kind] = ""
 
-    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
+    def emit_call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         text = self._arguments(name, arguments)
         digests = digests_of(text)
-        self.edge()
+        self.mark_edge()
         if digests not in (self.earlier_calls(name) or ()):
             self.begin_call(name, call_id)
-            self.argue(text)
+            self.add_arguments(text)
             self._calls.setdefault(name, []).append(digests)
         if not self._output.parallel_calls:
-            raise Finished
+            raise OutputEnded
 
-    def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
+    def check_call(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         self._arguments(name, arguments)
 
     def earlier_calls(self, name: str) -> list[Digests] | None:
         return None if self._output.repeated_calls else self._calls.get(name, [])
 
     def begin_call(self, name: str, call_id: str) -> None:
-        self.edge()
+        self.mark_edge()
         self._join()
         index, self._count = self._count, self._count + 1
         if not call_id or call_id in self._call_ids:
@@ -128,7 +128,7 @@ class Teller:
         self._call_ids.add(call_id)
         self._parts.append(Part(PartKind.TOOL_START, "", index, name, call_id))
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         if self._kind is not _ARGUMENTS:
             self._join()
             self._kind = _ARGUMENTS
@@ -137,29 +137,29 @@ class Teller:
     def end_call(self, name: str, digests: Digests) -> None:
         self._calls.setdefault(name, []).append(digests)
         if not self._output.parallel_calls:
-            raise Finished
+            raise OutputEnded
 
     def fail(self, reason: str) -> None:
         self.error = reason
-        raise Finished
+        raise OutputEnded
 
     # --- parts --------------------------------------------------------------------------------
 
     def _flush(self) -> str:
         """Returns the buffered content; the text that follows does not belong to it."""
-        held = self._stops.flush()
-        return held if self._fence is None else self._fence.feed(held) + self._fence.flush()
+        buffered = self._stops.flush()
+        return buffered if self._fence is None else self._fence.feed(buffered) + self._fence.flush()
 
-    def _show(self, held: str) -> None:
-        self._put(_CONTENT, self._space[_CONTENT] + held)
+    def _emit_buffered(self, buffered: str) -> None:
+        self._emit(_CONTENT, self._space[_CONTENT] + buffered)
         self._space[_CONTENT] = ""
 
-    def _put(self, kind: PartKind, text: str) -> None:
-        self._told.add(kind)
+    def _emit(self, kind: PartKind, text: str) -> None:
+        self._emitted_kinds.add(kind)
         self._at_edge[kind] = False
         self._add(kind, text)
 
-    def _tell_space(self) -> None:
+    def _emit_space(self) -> None:
         # Behind reasoning, this is the white space before its closing marker.
         space = self._space[_CONTENT]
         if space and not self._at_edge[_CONTENT]:

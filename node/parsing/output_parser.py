@@ -8,14 +8,14 @@ from node.ipc.generate import OutputFormat
 from node.ipc.messages import Part, PartKind
 from node.parsing.format import Setup
 from node.parsing.output_layout import layout_of, reads_calls
+from node.parsing.part_collector import PartCollector
 from node.parsing.registry import REASONING_MARKERS
 from node.parsing.scanning.source import Source
-from node.parsing.scanning.step import Finished, Step
+from node.parsing.scanning.step import OutputEnded, Step
 from node.parsing.scanning.stop_strings import StopMatcher
-from node.parsing.teller import Teller
 
 
-class TextMachine:
+class OutputParser:
     """Parses one sequence's text. Nothing may be fed once it has `ended` or after `finish`."""
 
     def __init__(
@@ -28,9 +28,9 @@ class TextMachine:
         """`token_markers` are the texts of the vocabulary's added tokens; ids of calls are derived
         from `uid`. Raises `KeyError` for an unknown format."""
         self._stops = StopMatcher(stops)
-        self._reader: _Reader | None = None
+        self._reader: _OutputReader | None = None
         if output is not None:
-            self._reader = _Reader(output, self._stops, token_markers, uid)
+            self._reader = _OutputReader(output, self._stops, token_markers, uid)
         self._ended = False
 
     @property
@@ -47,7 +47,7 @@ class TextMachine:
     def error(self) -> str | None:
         """A sentence that says why the output could not be parsed to its end, which has then
         `ended`."""
-        return None if self._reader is None else self._reader.teller.error
+        return None if self._reader is None else self._reader.collector.error
 
     @property
     def in_reasoning(self) -> bool:
@@ -102,7 +102,7 @@ class TextMachine:
         reader.source.end(is_cut=is_cut)
         parts = self._advance(reader, last=True)
         if is_cut and reader.must_call:
-            # An output that is constrained to calls contains only calls, or the begin of one.
+            # An output that is constrained to calls contains only calls, or the start of one.
             return [part for part in parts if part.kind is not PartKind.CONTENT]
         return parts
 
@@ -110,13 +110,13 @@ class TextMachine:
         text, self._ended = self._stops.feed(text)
         return [Part(PartKind.CONTENT, text)] if text else []
 
-    def _advance(self, reader: "_Reader", *, last: bool = False) -> list[Part]:
+    def _advance(self, reader: "_OutputReader", *, last: bool = False) -> list[Part]:
         if not self._ended:
             self._ended = reader.advance(last=last)
-        return reader.teller.take()
+        return reader.collector.take()
 
 
-class _Reader:
+class _OutputReader:
     """Runs a format over the text of one output."""
 
     def __init__(
@@ -124,19 +124,19 @@ class _Reader:
     ) -> None:
         self.must_call = output.must_call
         calls_are_read = reads_calls(output)
-        grammar = layout_of(output)
-        self.teller = Teller(output, stops, uid)
+        layout = layout_of(output)
+        self.collector = PartCollector(output, stops, uid)
         schemas = {tool.name: tool.parameters for tool in output.tools}
-        self.source = Source(self.teller, schemas, grammar.strict & token_markers)
+        self.source = Source(self.collector, schemas, layout.strict & token_markers)
         if output.streams_calls:
             self.source.calls.stream()
-        self.source.tokens.pair(*grammar.families(reads_calls=calls_are_read))
+        self.source.tokens.pair(*layout.families(reads_calls=calls_are_read))
         splits_reasoning = output.reasoning != "none"
         if not splits_reasoning:
             self.source.tokens.kept = REASONING_MARKERS
-        self.stop_tokens = frozenset(grammar.stop_tokens)
+        self.stop_tokens = frozenset(layout.stop_tokens)
         setup = Setup(output.prompt_tail, splits_reasoning, calls_are_read)
-        self._steps = self._read(grammar.read(self.source, setup))
+        self._steps = self._read(layout.read(self.source, setup))
         # Finds out, before any text, if the output begins within reasoning.
         self.advance(last=False)
 
@@ -146,10 +146,10 @@ class _Reader:
             next(self._steps)
         except StopIteration:
             pass
-        except Finished:
+        except OutputEnded:
             return True
         if last:
-            self.teller.close()
+            self.collector.close()
         return False
 
     def _read(self, steps: Step[None]) -> Step[None]:

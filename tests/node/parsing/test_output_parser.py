@@ -7,8 +7,8 @@ import pytest
 from node.dialects.base import Collected
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.machine import TextMachine
-from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.output_parser import OutputParser
+from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
 TOOLS = (
@@ -25,7 +25,7 @@ def call(name: str = "f", **arguments: Any) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
-def parts_of(machine: TextMachine, pieces: Iterable[str]) -> list[Part]:
+def parts_of(machine: OutputParser, pieces: Iterable[str]) -> list[Part]:
     """What comes piece by piece; parts of a kind as one."""
     collected = Collected()
     for piece in pieces:
@@ -38,10 +38,10 @@ def parts_of(machine: TextMachine, pieces: Iterable[str]) -> list[Part]:
 
 def read(output: OutputFormat | None, text: str, stops: tuple[str, ...] = ()) -> list[Part]:
     """What a machine makes of the text, which is the same however it is cut."""
-    machine = TextMachine(output, stops)
+    machine = OutputParser(output, stops)
     whole = parts_of(machine, [text])
     for pieces in cuts(text):
-        again = TextMachine(output, stops)
+        again = OutputParser(output, stops)
         assert parts_of(again, pieces) == whole
         assert (again.ended, again.stop) == (machine.ended, machine.stop)
     return whole
@@ -67,7 +67,7 @@ def told(name: str, arguments: str) -> Part:
 
 class TestCalls:
     def test_a_call_is_a_start_and_its_arguments(self) -> None:
-        machine = TextMachine(form(), uid="row")
+        machine = OutputParser(form(), uid="row")
         parts = machine.feed(call("g") + call(n=1))
         assert [(each.kind, each.name, each.index, each.text) for each in parts] == [
             (PartKind.TOOL_START, "g", 0, ""),
@@ -84,7 +84,7 @@ class TestCalls:
         ids = {
             part.call_id
             for uid in ("a", "a", "b")
-            for part in TextMachine(form(), uid=uid).feed(call("g"))
+            for part in OutputParser(form(), uid=uid).feed(call("g"))
             if part.kind is PartKind.TOOL_START
         }
         assert len(ids) == 2
@@ -121,7 +121,7 @@ class TestCalls:
         output = form(parallel_calls=False)
         text = f"a{call(n=1)}b{call(n=2)}"
         assert read(output, text) == [content("a"), told("f", '{"n": 1}')]
-        machine = TextMachine(output)
+        machine = OutputParser(output)
         machine.feed(text)
         assert (machine.ended, machine.stop) == (True, None)
         assert machine.finish() == []
@@ -136,13 +136,13 @@ class TestCalls:
     )
     def test_of_calls_that_have_to_come_a_cut_one_is_no_content(self, cut: str) -> None:
         for before, told_before in (("", []), (call(n=1), [told("f", '{"n": 1}')])):
-            machine = TextMachine(form(must_call=True, prompt_tail="</think>\n\n"))
+            machine = OutputParser(form(must_call=True, prompt_tail="</think>\n\n"))
             collected = Collected()
             collected.add([*machine.feed(before + cut), *machine.finish(is_cut=True)])
             calls = [Part(each.kind, each.text, 0, each.name) for each in collected.segments]
             assert calls == told_before
             # A model that ends by itself has said it, and one that is free may talk of calls.
-            free = TextMachine(form(prompt_tail="</think>\n\n"))
+            free = OutputParser(form(prompt_tail="</think>\n\n"))
             parts = [*free.feed(before + cut), *free.finish(is_cut=True)]
             said = "".join(part.text for part in parts if part.kind is CONTENT)
             assert said.strip() == cut.strip()
@@ -174,7 +174,7 @@ class TestWhiteSpace:
         assert "\n\n" in "".join(said)
 
     def test_a_piece_of_white_space_is_told(self) -> None:
-        machine = TextMachine(form())
+        machine = OutputParser(form())
         pieces = ("a", "\n\n", "b", " ", "c")
         found = [part.text for piece in pieces for part in machine.feed(piece)]
         assert "".join(found) == "a\n\nb c"
@@ -184,7 +184,7 @@ class TestStops:
     @pytest.mark.parametrize("output", [None, form(), form(tools=())])
     def test_the_answer_ends_before_a_stop_string(self, output: OutputFormat | None) -> None:
         assert read(output, "some halt more", ("halt",)) == [content("some ")]
-        machine = TextMachine(output, ("halt",))
+        machine = OutputParser(output, ("halt",))
         assert [part.text for piece in ("ha", "l") for part in machine.feed(piece)] == []
         machine.feed("t")
         assert (machine.ended, machine.stop) == (True, "halt")
@@ -212,15 +212,15 @@ class TestStops:
 
 class TestReasoning:
     def test_it_is_told_where_the_row_stands(self) -> None:
-        machine = TextMachine(form(prompt_tail="<think>\n"))
+        machine = OutputParser(form(prompt_tail="<think>\n"))
         machine.feed("a")
         assert machine.in_reasoning
         machine.feed("</think>b")
         assert not machine.in_reasoning
-        assert not TextMachine(None).in_reasoning
+        assert not OutputParser(None).in_reasoning
 
     def test_its_markers_count_as_tokens_only_where_they_are_such(self) -> None:
-        machine = TextMachine(form(), token_markers=frozenset({"<think>", "</think>"}))
+        machine = OutputParser(form(), token_markers=frozenset({"<think>", "</think>"}))
         collected = Collected()
         collected.add(machine.feed_token("<think>", special=False))
         collected.add(machine.feed("the text </think> "))
@@ -234,7 +234,7 @@ class TestReasoning:
     @pytest.mark.parametrize("tools", [TOOLS, ()])
     def test_a_stray_end_token_is_no_content(self, tools: tuple[ToolSchema, ...]) -> None:
         for end in ("</think>", "</tool_call>"):
-            machine = TextMachine(form(tools=tools))
+            machine = OutputParser(form(tools=tools))
             parts = [*machine.feed("a"), *machine.feed_token(end, special=False)]
             parts += [*machine.feed("b"), *machine.finish()]
             text = "".join(part.text for part in parts)
@@ -252,7 +252,7 @@ QUOTED = ('<|"|>', "x", '<|"|>')
 
 class TestTokens:
     def test_markup_is_read_from_tokens_as_from_text(self) -> None:
-        machine = TextMachine(form(), token_markers=frozenset({"<tool_call>", "</tool_call>"}))
+        machine = OutputParser(form(), token_markers=frozenset({"<tool_call>", "</tool_call>"}))
         collected = Collected()
         collected.add(machine.feed_token("<tool_call>", special=True))
         collected.add(machine.feed('\n{"name": "g", "arguments": {}}\n'))
@@ -264,7 +264,7 @@ class TestTokens:
 
     @pytest.mark.parametrize("output", [None, form(), OutputFormat()])
     def test_special_tokens_are_no_text(self, output: OutputFormat | None) -> None:
-        machine = TextMachine(output)
+        machine = OutputParser(output)
         parts = [*machine.feed("a"), *machine.feed_token("<|end|>", special=True)]
         parts += [*machine.feed_token("<|added|>", special=False), *machine.finish()]
         assert "".join(part.text for part in parts) == "a<|added|>"
@@ -290,7 +290,7 @@ class TestTokens:
     def test_the_markup_of_a_call_that_is_text_is_text(
         self, tool_calls: str, tools: tuple[ToolSchema, ...], tokens: tuple[str, ...], special: bool
     ) -> None:
-        machine = TextMachine(form(reasoning="none", tool_calls=tool_calls, tools=tools))
+        machine = OutputParser(form(reasoning="none", tool_calls=tool_calls, tools=tools))
         collected = Collected()
         for text in tokens:
             if text[0] in "<[" and text != "[f()]":
@@ -301,14 +301,14 @@ class TestTokens:
         assert collected.text(CONTENT) == "".join(tokens)
 
     def test_reasoning_that_is_not_wanted_keeps_its_markup(self) -> None:
-        machine = TextMachine(form(reasoning="none", tool_calls="mistral"))
+        machine = OutputParser(form(reasoning="none", tool_calls="mistral"))
         parts = [*machine.feed_token("[THINK]", special=True), *machine.feed("r")]
         parts += [*machine.feed_token("[/THINK]", special=True), *machine.feed("a")]
         assert "".join(part.text for part in [*parts, *machine.finish()]) == "[THINK]r[/THINK]a"
 
     @pytest.mark.parametrize("tail", ["", "<think>\n\n</think>\n\n"])
     def test_markers_of_reasoning_in_an_answer_stay_together(self, tail: str) -> None:
-        machine = TextMachine(
+        machine = OutputParser(
             form(prompt_tail=tail), token_markers=frozenset({"<think>", "</think>"})
         )
         parts = []
@@ -339,21 +339,21 @@ class TestHolding:
     @pytest.mark.parametrize("filler", ["x", "{", "<", " ", "\n", '"', "</think>"])
     def test_an_endless_block_becomes_text_at_the_same_place(self, filler: str) -> None:
         opened = '<tool_call>{"s": "'
-        text = "a" + opened + filler * (3 * HELD_LENGTH // len(filler))
-        expected = parts_of(TextMachine(form()), [text])
+        text = "a" + opened + filler * (3 * LONGEST_BLOCK // len(filler))
+        expected = parts_of(OutputParser(form()), [text])
         assert "".join(part.text for part in expected).strip() == text.strip()
-        for size in (997, HELD_LENGTH):
+        for size in (997, LONGEST_BLOCK):
             pieces = [text[at : at + size] for at in range(0, len(text), size)]
-            assert parts_of(TextMachine(form()), pieces) == expected
+            assert parts_of(OutputParser(form()), pieces) == expected
 
     def test_no_more_is_held_than_a_block_may_have(self) -> None:
         for begin, most in (
-            ('{"s": "', HELD_LENGTH),
-            ('{"name": "g2", "s": "', HELD_LENGTH),
+            ('{"s": "', LONGEST_BLOCK),
+            ('{"name": "g2", "s": "', LONGEST_BLOCK),
             ('{"name": "f", "arguments": {"s": "', LONGEST_CALL),
             ('{"arguments": {"s": "', LONGEST_CALL),
         ):
-            machine = TextMachine(form())
+            machine = OutputParser(form())
             shown = fed = 0
             for piece in [f"<tool_call>{begin}", *["x" * 1000] * (most // 1000 + 100)]:
                 fed += len(piece)
@@ -362,29 +362,29 @@ class TestHolding:
             assert shown >= most
 
     def test_a_call_behind_an_endless_one_is_read(self) -> None:
-        text = "<tool_call>{" + "x" * HELD_LENGTH + call("g")
+        text = "<tool_call>{" + "x" * LONGEST_BLOCK + call("g")
         assert read_once(form(), text)[-1] == told("g", "{}")
 
     def test_text_that_is_no_markup_is_told_at_once(self) -> None:
-        machine = TextMachine(form())
+        machine = OutputParser(form())
         assert machine.feed("a < b") == [content("a < b")]
         assert machine.feed(" <tool") == []
         assert machine.feed("s>") == [content(" <tools>")]
 
 
 def read_once(output: OutputFormat, text: str) -> list[Part]:
-    return parts_of(TextMachine(output), [text])
+    return parts_of(OutputParser(output), [text])
 
 
 def test_nothing_comes_of_nothing() -> None:
     for output in (None, form()):
-        machine = TextMachine(output)
+        machine = OutputParser(output)
         assert machine.feed("") == []
         assert machine.finish() == []
 
 
 def test_a_format_that_is_not_known_is_an_error() -> None:
     with pytest.raises(KeyError):
-        TextMachine(form(reasoning="no such"))
+        OutputParser(form(reasoning="no such"))
     with pytest.raises(KeyError):
-        TextMachine(form(tool_calls="no such"))
+        OutputParser(form(tool_calls="no such"))

@@ -1,4 +1,4 @@
-"""Turns a call as a model wrote it, in JSON or otherwise, into a `Call`, by one rule for all
+"""Turns a call as a model wrote it, in JSON or otherwise, into a `ParsedCall`, by one rule for all
 formats.
 
 A call names a tool of the request, and its arguments are an object, or a string that contains one.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from node.parsing.json_text import read_json
-from node.parsing.scanning.sink import Call
+from node.parsing.scanning.sink import ParsedCall
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed
 
@@ -22,18 +22,18 @@ ARGUMENTS = ("arguments", "parameters", "args")
 counts."""
 
 
-def call_of(source: Source, name: object, arguments: object, call_id: str = "") -> Call:
+def call_of(source: Source, name: object, arguments: object, call_id: str = "") -> ParsedCall:
     """Returns the call of a name with arguments: an object, its JSON text, or nothing. Raises
     `Malformed` if it is not a call."""
     if not isinstance(name, str) or name not in source.calls.schemas:
         raise Malformed
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
-        return Call(name, no_arguments(source, name), call_id)
+        return ParsedCall(name, no_arguments(source, name), call_id)
     if isinstance(arguments, str):
         _object_in(arguments)
-        return Call(name, arguments, call_id)
+        return ParsedCall(name, arguments, call_id)
     if isinstance(arguments, Mapping):
-        return Call(name, arguments, call_id)
+        return ParsedCall(name, arguments, call_id)
     raise Malformed
 
 
@@ -45,7 +45,7 @@ def no_arguments(source: Source, name: str) -> dict[str, Any]:
     return {}
 
 
-def json_call(source: Source, value: object) -> Call:
+def json_call(source: Source, value: object) -> ParsedCall:
     """Returns the call in a JSON value such as `{"name": …, "arguments": {…}}`. Raises `Malformed`
     if it is not one."""
     if not isinstance(value, Mapping):
@@ -55,8 +55,8 @@ def json_call(source: Source, value: object) -> Call:
     return call_of(source, first_of(call, NAMES), first_of(call, ARGUMENTS))
 
 
-def tell(source: Source, calls: Iterable[Call]) -> None:
-    """Emits the calls in order. Raises `Finished`."""
+def emit_calls(source: Source, calls: Iterable[ParsedCall]) -> None:
+    """Emits the calls in order. Raises `OutputEnded`."""
     for call in calls:
         source.calls.emit(*call)
 
