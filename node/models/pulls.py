@@ -208,7 +208,7 @@ class Pulls:
         self._on_change()
 
     async def _pulled(self, pull: _Pull, command: PullCommand) -> PullReport | None:
-        """Runs the process to its end. Returns the last line of a pull that failed, else None."""
+        """Runs the process to its end. Returns the report of a failure, or None."""
         process = await asyncio.create_subprocess_exec(
             *python_command(), "-m", "node.models.pull_process", stdin=PIPE, stdout=PIPE
         )
