@@ -559,8 +559,8 @@ async def test_settings_for_a_model_that_is_not_there_are_told_at_start(
     ):
         pass
     assert [line for line in caplog.messages if "not on this node" in line] == [
-        "--tool-parser is for models not on this node: a, b. Here are: scripted.",
-        "--max-thinking-tokens is for models not on this node: script. Here are: scripted.",
+        "--tool-parser is for models not on this node: a, b. Models here: scripted.",
+        "--max-thinking-tokens is for models not on this node: script. Models here: scripted.",
     ]
 
 
