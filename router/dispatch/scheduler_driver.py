@@ -149,10 +149,10 @@ class SchedulerDriver:
             if isinstance(granted, Grant):
                 self._perform(self._give_back(granted.lease))
 
-    def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
+    def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action | None:
         """Sends each action to the task that waits for it. Returns the last action for the ticket
-        `of`, which does not wait yet."""
-        own: Action = _NO_ACTION
+        `of`, which does not wait yet; None if there is none."""
+        own: Action | None = None
         due = deque(actions)
         while due:
             action = due.popleft()
@@ -212,14 +212,11 @@ class SchedulerDriver:
         self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
 
 
-_NO_ACTION = Reject("", RejectKind.NO_NODE, "The scheduler said nothing.", 1)
-
-
 def _ticket_id(action: Action) -> str:
     return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
 
 
-def _lease(action: Action) -> Lease:
+def _lease(action: Action | None) -> Lease:
     """Returns the lease of a granted ticket. Raises the error of a rejected one."""
     if isinstance(action, Grant):
         return action.lease

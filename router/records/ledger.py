@@ -221,10 +221,6 @@ class Ledger:
         """Number of rows that are not written yet."""
         return len(self._rows)
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._open)
-
     def close_all(self) -> None:
         """Writes all open requests without usage records, at shutdown."""
         for key, entry in list(self._open.items()):

@@ -159,10 +159,6 @@ class Upstream:
             connection.fail(failure)
         self._idle.clear()
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._all)
-
     def on_idle(self, connection: _Connection) -> None:
         now_s = connection.idle_since_s = time.monotonic()
         self._idle.append(connection)

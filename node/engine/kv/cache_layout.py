@@ -141,19 +141,6 @@ class CacheLayout:
         without a copy: the row must not be used afterwards."""
         return cache_tree.merge(rows)
 
-    def kv_length(self, caches: Caches) -> int:
-        """Returns the number of tokens of a row's keys; 0 if the model has none. Raises
-        `ValueError` if the layers or their offsets differ."""
-        kv = [flatten(caches)[number] for number, _ in self._kv_leaves()]
-        lengths = {leaf.offset for leaf in kv}
-        for leaf in kv:
-            keys = None if leaf.empty() else leaf.keys_and_values()[0]
-            part = keys[0] if isinstance(keys, tuple) else keys
-            lengths.add(0 if part is None else part.shape[2])
-        if len(lengths) > 1:
-            raise ValueError(f"the layers hold KV of {sorted(lengths)} tokens")
-        return lengths.pop() if lengths else 0
-
     def capture(self, caches: Caches, begin: int, end: int) -> KvSpan:
         """Returns the KV of a row's tokens from begin to end, in stored form: evaluated, with
         memory of its own."""

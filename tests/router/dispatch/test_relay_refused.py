@@ -52,19 +52,15 @@ async def fleet(folder: Path) -> AsyncIterator[tuple[RunningRouter, RunningAgent
         yield router, agent
 
 
-def attempt(router: RunningRouter, request_id: str) -> AttemptRecord:
-    """The only one of a request."""
+async def attempt(router: RunningRouter, request_id: str) -> AttemptRecord:
+    """The only one of a request, once its node has reported the usage."""
     decided = router.core.decisions.find(request_id)
     assert decided is not None
     (only,) = decided.attempts
-    return only
-
-
-async def accounted(router: RunningRouter) -> None:
-    """Waits for the node's accounts of all requests."""
     async with asyncio.timeout(WAIT_S):
-        while router.core.ledger.open_requests:
+        while only.accounts is None:
             await asyncio.sleep(0)
+    return only
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -77,8 +73,7 @@ async def test_a_refusal_within_the_stream_is_recorded_as_one_with_the_node_s_ac
         caller = await router.post({"model": "m", "stream": True, **BODIES[path]}, path)
         assert await caller.head() == 200
         assert b"too long" in (answer := await caller.body()) or b"context_length" in answer
-        await accounted(router)
-        told = attempt(router, caller.headers["x-request-id"])
+        told = await attempt(router, caller.headers["x-request-id"])
         assert (told.outcome, told.ttft_s) == ("refused", None)
         assert told.accounts is not None
         assert (told.accounts.reason, told.accounts.completion_tokens) == (FinishReason.REFUSED, 0)

@@ -48,7 +48,7 @@ async def served(router: RunningRouter) -> str:
     return caller.headers["x-request-id"]
 
 
-async def account(router: RunningRouter, node: ScriptedNode) -> None:
+async def account(router: RunningRouter, node: ScriptedNode, request_id: str) -> None:
     """The node tells its accounts of the request that it has served."""
     request = next(each for each in node.requests if each.target == CHAT)
     finished = msgspec.structs.replace(
@@ -58,8 +58,10 @@ async def account(router: RunningRouter, node: ScriptedNode) -> None:
         proof=request.header("x-fleet-proof"),
     )
     await node.tell(finished)
+    decided = router.core.decisions.find(request_id)
+    assert decided is not None
     async with asyncio.timeout(WAIT_S):
-        while router.core.ledger.open_requests:
+        while decided.attempts[-1].accounts is None:
             await asyncio.sleep(0)
 
 
@@ -138,7 +140,7 @@ async def test_a_served_request_shows_what_was_expected_and_what_came(
 ) -> None:
     node = await add_agent(router, "a", whole)
     request_id = await served(router)
-    await account(router, node)
+    await account(router, node, request_id)
     decided = await ask(router, "GET", f"/{request_id}")
     assert (decided["path"], decided["model"]) == ("/v1/chat/completions", "m")
     assert decided["priority"] == "default" and decided["rejected"] is None
