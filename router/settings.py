@@ -24,9 +24,10 @@ CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 10.0
 USAGE_FLUSH_S = 1.0
 LOST_GRACE_S = 5.0
-"""How long the open requests of a lost agent wait for its event stream to come back."""
+"""Seconds that the open requests of a lost agent wait for its event stream to reconnect."""
 UNREPORTED_AFTER_S = 10.0
-"""How long after its end a request waits for its node's accounts before it is written without."""
+"""Seconds after its end that a request waits for its node's usage record before it is written
+without one."""
 
 
 def _text(_key: str, text: str) -> Any:
@@ -195,7 +196,7 @@ def home_of_environment() -> Path:
 
 
 def key_of_environment() -> str:
-    """What `$MLX_FLEET_KEY` holds for a command; empty where it holds nothing."""
+    """Returns the value of `$MLX_FLEET_KEY` for a command; empty if it is not set."""
     return os.environ.get(ENV_KEY, "").strip()
 
 

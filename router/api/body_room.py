@@ -13,8 +13,6 @@ from serving.fair_shares import FairShares, Share
 MAX_OPEN_BYTES = 256 * 1024 * 1024
 """Limit for the bodies of open requests, counted from before a body is read; one key alone gets
 half. A body takes up to four times its length while it is decoded and sent on."""
-SMALL_BYTES = 64 * 1024
-"""Bodies up to this length are not counted; the number of connections bounds their sum."""
 WAIT_S = 20.0
 """Seconds that a request waits for room before its body is read."""
 THREADS = 2
@@ -36,7 +34,7 @@ class BodyRoom:
         self._turns = FairShares(THREADS, TooMuchWaiting)
 
     async def reserve(self, key_id: str, size_bytes: int) -> Share:
-        """Waits for room for a body of more than `SMALL_BYTES`. Raises `TooMuchWaiting`."""
+        """Waits for room for a body. Raises `TooMuchWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
                 return await self._room.acquire(key_id, size_bytes)

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 
 from router.api.bodies import Scope, body_bytes, read_body
-from router.api.body_room import SMALL_BYTES, BodyRoom
+from router.api.body_room import BodyRoom
 from router.api.requests import RunningRequest, RunningRequests
 from router.api.tickets import UNABLE, InferenceRequest, Tickets
 from router.client.disconnect import CancelOnDisconnect
@@ -23,6 +23,9 @@ from serving.http.exchange import EXTENSION, Exchange, Receive
 
 log = logging.getLogger("mlx_fleet.router")
 
+SMALL_BYTES = 64 * 1024
+"""Bodies up to this length are not counted; the number of connections bounds their sum."""
+
 
 class Inference:
     """Serves the paths whose requests go to a node that has a model."""
@@ -35,9 +38,9 @@ class Inference:
 
     async def serve(self, caller: Caller, scope: Scope, receive: Receive) -> None:
         """Serves one request. Raises `RouterError` if nothing of a response has been sent."""
-        with ExitStack() as held:
+        with ExitStack() as releases:
             try:
-                request = await self._read(caller, scope, receive, held)
+                request = await self._read(caller, scope, receive, releases)
                 ticket = await self._tickets.next(request)
             except asyncio.CancelledError:
                 raise ShuttingDown from None
@@ -58,9 +61,9 @@ class Inference:
                 self._core.budgets.release(running.relay.ticket)
 
     async def _read(
-        self, caller: Caller, scope: Scope, receive: Receive, held: ExitStack
+        self, caller: Caller, scope: Scope, receive: Receive, releases: ExitStack
     ) -> InferenceRequest:
-        """Reads the body once there is room for it, and returns the request; `held` releases the
+        """Reads the body once there is room for it, and returns the request; `releases` frees the
         room."""
         arrived_s = time.monotonic()
         size_bytes = body_bytes(scope)
@@ -68,7 +71,7 @@ class Inference:
             body = await read_body(receive)
         else:
             share = await self._bodies.reserve(caller.key_id, size_bytes)
-            held.callback(share.release)
+            releases.callback(share.release)
             body = await read_body(receive)
             share.resize(len(body))
             await self._bodies.check(caller.key_id, body)

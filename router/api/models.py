@@ -63,8 +63,12 @@ class Models:
 def _shared_capabilities(statuses: list[ModelStatus]) -> tuple[str, ...]:
     """Returns the capabilities that every reporting node has, since any of them may serve the
     request."""
-    told = [each.capabilities for each in statuses if each.capabilities]
-    return tuple(each for each in told[0] if all(each in other for other in told)) if told else ()
+    reported = [each.capabilities for each in statuses if each.capabilities]
+    return (
+        tuple(each for each in reported[0] if all(each in other for other in reported))
+        if reported
+        else ()
+    )
 
 
 def _first(names: Iterable[str]) -> str:

@@ -155,7 +155,7 @@ class Tickets:
             in_flight = tuple(map(core.traffic.in_flight_on, route.targets))
         if keeps_sessions(route):
             request.turn = _turn(request, chain)
-        asked = TargetQuery(
+        query = TargetQuery(
             prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
             may_use_paid=request.caller.paid_budget is not None,
             may_use_servers=request.caller.may_use_servers,
@@ -167,7 +167,7 @@ class Tickets:
             ),
             last=core.last_targets.find(request.turn, now_s) if request.turn else "",
         )
-        return order(route, asked, Moment(now_s, core.fleet.snapshot))
+        return order(route, query, Moment(now_s, core.fleet.snapshot))
 
     async def _ticket(
         self, request: InferenceRequest, target: Target, earlier_attempts: int

@@ -50,8 +50,8 @@ def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -
     """Encodes the data of an in-band error. `sequence_number` is that of the event, in dialects
     that number events."""
     if dialect is Dialect.RESPONSES:
-        told = {"code": error.code, "message": error.message, "param": error.param}
-        return response_error(error.kind, {**told, **error.standing()}, sequence_number)
+        fields = {"code": error.code, "message": error.message, "param": error.param}
+        return response_error(error.kind, {**fields, **error.standing()}, sequence_number)
     return error_body(error, dialect)
 
 

@@ -29,10 +29,10 @@ def is_overflow(message: str) -> bool:
 def overflow_in(message: str) -> Overflow | None:
     """Reads prompt and context tokens from such a message; None if it does not have both. Some
     messages also give the parts of the prompt, so that the largest number is the total."""
-    said = message[:MAX_SEARCHED_CHARS]
-    limit = _LIMIT.search(said)
+    searched = message[:MAX_SEARCHED_CHARS]
+    limit = _LIMIT.search(searched)
     if limit is None:
         return None
     context_tokens = int(limit[1])
-    prompt_tokens = max(map(int, _NUMBER.findall(said)))
+    prompt_tokens = max(map(int, _NUMBER.findall(searched)))
     return Overflow(prompt_tokens, context_tokens) if prompt_tokens >= context_tokens else None

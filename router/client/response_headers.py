@@ -63,8 +63,8 @@ def relayed_headers(
     headers.append((b"x-fleet-node", node_name.encode()))
     queue_ms = max(0.0, lease.granted_s - ticket.arrived_s) * 1e3
     headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
-    if told := cached_tokens(lease, upstream):
-        headers.append((HEADER_CACHED, told))
+    if reported := cached_tokens(lease, upstream):
+        headers.append((HEADER_CACHED, reported))
     return headers
 
 
@@ -75,15 +75,15 @@ def id_on_node(lease: Lease) -> str:
 
 def cached_tokens(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
     """Returns cached tokens as "PREDICTED/REPORTED"; empty if the node reports none."""
-    told = _count(upstream, HEADER_CACHED)
-    if told is None:
+    reported = _count(upstream, HEADER_CACHED)
+    if reported is None:
         return b""
     predicted, prompt_tokens = lease.predicted_tokens, _count(upstream, HEADER_PROMPT)
     if prompt_tokens is not None:
         # Tokens still being prefilled were estimated from bytes, and a prompt's last token is
         # computed even if all of it is cached; so the prediction is capped.
         predicted = min(predicted, max(0, prompt_tokens - 1))
-    return b"%d/%d" % (predicted, told)
+    return b"%d/%d" % (predicted, reported)
 
 
 def _count(upstream: dict[bytes, bytes], header: bytes) -> int | None:

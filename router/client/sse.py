@@ -177,8 +177,8 @@ def is_model_missing(answer: bytes) -> bool:
     error = _error_of(answer)
     if error is None:
         return False
-    said = (error.message or "")[:MAX_SEARCHED_CHARS]
-    return error.code == UnknownModel.code or _NO_MODEL.search(said) is not None
+    message = (error.message or "")[:MAX_SEARCHED_CHARS]
+    return error.code == UnknownModel.code or _NO_MODEL.search(message) is not None
 
 
 def _error_of(answer: bytes) -> _ErrorFields | None:
@@ -208,19 +208,19 @@ def leads_with_refusal(events: bytes) -> bool:
     return node_error(found[1]) is None and not is_broken_call(found[1])
 
 
-def node_error(told: bytes) -> bytes | None:
+def node_error(error_text: bytes) -> bytes | None:
     """Returns an event's error as the JSON of a whole response; None if the request or the model's
     output is at fault."""
-    if is_too_long(told) or is_broken_call(told):
+    if is_too_long(error_text) or is_broken_call(error_text):
         return None
     try:
-        spoken = _decode_spoken(told)
+        spoken = _decode_spoken(error_text)
     except _BROKEN:
         return None
     if isinstance(spoken.error, _ErrorFields):
-        return None if spoken.error.type in _CALLERS_TYPES else told
+        return None if spoken.error.type in _CALLERS_TYPES else error_text
     if spoken.error is not None:
-        return told
+        return error_text
     source = _failed_in(spoken) or spoken
     if spoken.type not in _ERROR_TYPES or str(source.code) in _CALLERS_CODES:
         return None
@@ -259,8 +259,8 @@ def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> b
             error = _decode_spoken(body).error
             if not isinstance(error, _ErrorFields) or error.message is None:
                 return None
-            told = {"code": error.code, "message": error.message, "param": error.param}
-            return response_error(error.type or otherwise.kind, told, 0)
+            error_fields = {"code": error.code, "message": error.message, "param": error.param}
+            return response_error(error.type or otherwise.kind, error_fields, 0)
         fields = _decode_fields(body)
     except _BROKEN:
         return None

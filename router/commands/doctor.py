@@ -56,7 +56,7 @@ def can_connect(url: str) -> bool:
 
 def _cells(row: NodeCheckRow, *, from_here: bool) -> tuple[str | Text, ...]:
     tried = f" Tried: {', '.join(row.addresses)}." if row.level == "fail" and row.addresses else ""
-    told = LOCAL_NETWORK in row.message
-    more = f" {_ONLY_FROM_HERE}" if from_here and not told else ""
+    is_explained = LOCAL_NETWORK in row.message
+    more = f" {_ONLY_FROM_HERE}" if from_here and not is_explained else ""
     level = Text(row.level, style=_STYLES.get(row.level, ""))
     return (level, row.node, f"{row.message}{tried}{more}")

@@ -121,13 +121,13 @@ class _Leaving:
 
     def _wait(self, what: tuple[str, str], count: Callable[[NodeRow], int]) -> NodeRow:
         """Waits until nothing is left or the deadline passes; returns the node's row."""
-        told = -1
+        printed = -1
         while True:
             row = self._ask(lambda: _row(self._client, self._wanted.node))
             left = count(row)
-            if left != told and left:
+            if left != printed and left:
                 console.print_error(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
-                told = left
+                printed = left
             unheard = self._is_unheard(row)
             if self._is_late() and unheard:
                 raise CommandFailed(f"The router has no status of {row.name} yet. {self.stays()}")
@@ -137,16 +137,16 @@ class _Leaving:
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Repeats the question until the router answers; returns the answer."""
-        told = False
+        is_printed = False
         while True:
             try:
                 return question()
             except Unreachable as error:
                 if self._is_late():
                     raise CommandFailed(f"{error.message} {self.stays()}") from error
-                if not told:
+                if not is_printed:
                     console.print_error(f"{error.message} Waiting for it.")
-                told = True
+                is_printed = True
             self._pause()
             self._started_s = self._wanted.clock()
 

@@ -66,16 +66,16 @@ def port_sentence(option: str, port: int) -> str:
 
 def failure(name: str, lines: Sequence[str]) -> str:
     """Explains why a child did not start or did not stay, from the end of its standard error."""
-    said = [line for line in lines if line.strip()]
-    if name == AGENT and any("ModuleNotFoundError" in line for line in said):
-        return f"{INSTALL_NODE} ({said[-1]})"
-    if not said:
+    printed = [line for line in lines if line.strip()]
+    if name == AGENT and any("ModuleNotFoundError" in line for line in printed):
+        return f"{INSTALL_NODE} ({printed[-1]})"
+    if not printed:
         return f"{name} ended without a message."
-    if len(said) == 1 or any(line.startswith('  File "') for line in said):
+    if len(printed) == 1 or any(line.startswith('  File "') for line in printed):
         # Each command prefixes its messages with its name, this one too.
-        words = said[-1].removeprefix(f"{name}: ")
+        words = printed[-1].removeprefix(f"{name}: ")
         return words if name == ROUTER else f"{name}: {words}"
-    return "\n".join([f"{name} ended; its last lines:", *said])
+    return "\n".join([f"{name} ended; its last lines:", *printed])
 
 
 def pick_model(node: NodeRow, wanted: str | None) -> str | None:

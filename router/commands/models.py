@@ -42,9 +42,9 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         wide=wide,
     )
     free = {place.node: place.node_free_bytes for row in rows for place in row.nodes}
-    told = [f"{node} {wording.size(count)}" for node, count in sorted(free.items()) if count]
-    if told:
-        console.print_line(f"Free on disk: {', '.join(told)}")
+    shown = [f"{node} {wording.size(count)}" for node, count in sorted(free.items()) if count]
+    if shown:
+        console.print_line(f"Free on disk: {', '.join(shown)}")
     for row in rows:
         for place in row.nodes:
             for sentence in filter(None, (place.reason, place.no_room)):

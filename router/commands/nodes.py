@@ -178,12 +178,12 @@ def _failing(row: NodeRow) -> list[str]:
 
 
 def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
-    told = row.pressure
+    pressure = row.pressure
     # The last report of an unreachable node is outdated.
-    if told is not None and row.reachable:
-        style = "red" if told.level == "hard" else "yellow"
-        since = wording.span(told.for_s)
-        yield f"Its memory pressure is {told.level}, since {since}: {told.effect}.", style
+    if pressure is not None and row.reachable:
+        style = "red" if pressure.level == "hard" else "yellow"
+        since = wording.span(pressure.for_s)
+        yield f"Its memory pressure is {pressure.level}, since {since}: {pressure.effect}.", style
 
 
 def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:

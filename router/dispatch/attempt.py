@@ -196,8 +196,8 @@ class Attempt:
         if not self._reply.has_content:
             if self.foreign is not None:
                 events, content = self.foreign.begin(events)
-                if (told := in_dialect(content, self._reply.dialect)) is not None:
-                    events = events.removesuffix(content) + told
+                if (respelled := in_dialect(content, self._reply.dialect)) is not None:
+                    events = events.removesuffix(content) + respelled
             if (error := self._leading_error(content)) is not None:
                 return error
         if events:

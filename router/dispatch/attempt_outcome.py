@@ -70,8 +70,8 @@ def in_envelope(name: str, status: int, body: bytes, dialect: Dialect) -> bytes 
         return None
     words = " ".join(body.decode(errors="replace").split())[:MAX_EXCERPT_CHARS]
     kind = NodeFailed if status >= 500 else NodeRefused
-    said = f"The node {name} answered with status {status}"
-    error = kind(f"{said}: {words}" if words else f"{said}.")
+    sentence = f"The node {name} answered with status {status}"
+    error = kind(f"{sentence}: {words}" if words else f"{sentence}.")
     error.status = status
     return error_body(error, dialect)
 

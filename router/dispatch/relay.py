@@ -48,13 +48,13 @@ class Relay:
         """Tries nodes until one serves the request or none is left. What it raises is sent to the
         client by `Reply.fail`."""
         reply, dispatcher = self.reply, self._dispatcher
-        held: Lease | None = None
+        current: Lease | None = None
         result: str | RouterError | ErrorResponse
         reply.begin_wait()
         try:
-            held = await dispatcher.place(self.ticket)
-            while held is not None:
-                lease, outcome = held, OUTCOME_CANCELLED
+            current = await dispatcher.place(self.ticket)
+            while current is not None:
+                lease, outcome = current, OUTCOME_CANCELLED
                 try:
                     with dispatcher.watch(self.ticket, lease, reply.is_paused) as progress:
                         reply.begin_wait(lease)
@@ -68,16 +68,16 @@ class Relay:
                 if isinstance(result, str):
                     outcome = result
                     return
-                held = None  # its lease ends, even if waiting for another one fails
-                held = await dispatcher.place_again(
+                current = None  # its lease ends, even if waiting for another one fails
+                current = await dispatcher.place_again(
                     self.ticket, lease, failure_kind(result), result.retry_after_s
                 )
-                self._on_failure(lease, result, is_last=held is None)
+                self._on_failure(lease, result, is_last=current is None)
         finally:
             reply.end_wait()
-            if held is not None:
+            if current is not None:
                 foreign = self._attempt.foreign if self._attempt else None
-                dispatcher.done(self.ticket, held, outcome, foreign)
+                dispatcher.done(self.ticket, current, outcome, foreign)
 
     def _on_failure(
         self, lease: Lease, failure: RouterError | ErrorResponse, *, is_last: bool
@@ -108,9 +108,11 @@ class Relay:
     def _as_failure(self, lease: Lease, error: ErrorResponse, wait_s: int | None) -> RouterError:
         name = self._dispatcher.node_name(lease)
         kind = QueueFull if error.status == 429 else NodeFailed
-        said = sse.error_message(error.body)
+        message = sse.error_message(error.body)
         status = f"The node {name} answered with status {error.status}."
-        return kind(f"The node {name} reports: {said}" if said else status, retry_after_s=wait_s)
+        return kind(
+            f"The node {name} reports: {message}" if message else status, retry_after_s=wait_s
+        )
 
 
 def _outcome_of(failure: RouterError) -> str:

@@ -95,9 +95,9 @@ class Reply:
         self._keepalive.stop()
         self.has_content = True
         name, status = self._dispatcher.node_name(lease), head.status
-        if is_foreign and (told := in_envelope(name, status, body, self.dialect)):
+        if is_foreign and (respelled := in_envelope(name, status, body, self.dialect)):
             head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
-            body = told
+            body = respelled
         if self._has_head:
             otherwise = NodeFailed(f"The node {name} answered with status {status}.")
             self.exchange.end(sse.late_error(body, otherwise, self.dialect))

@@ -1,4 +1,4 @@
-"""Passes what the ledger learns from usage records on to those who learn from it."""
+"""Forwards what the ledger learns from usage records to the parts that use it."""
 
 from collections.abc import Callable
 

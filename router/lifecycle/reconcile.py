@@ -145,7 +145,7 @@ def steps(
     if step.node_id and not known:
         return []
     requirements = list(requirements)
-    held = [
+    in_memory = [
         (view, model)
         for view in known
         for model in _models(view)
@@ -153,12 +153,12 @@ def steps(
         and model.state in IN_MEMORY
         and not policies_for(view, requirements).get(model.name, ModelPolicy()).pinned
     ]
-    if not held:
+    if not in_memory:
         return None
     # A model that the node still reports as pinned waits until the node has its new policies.
     return [
         UnloadModel(view.node_id, model.name, model.generation, 0.0)
-        for view, model in held
+        for view, model in in_memory
         if model.state is ModelState.READY and not model.leases and not model.pinned
     ]
 
@@ -219,11 +219,11 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
     for view in fleet:
         if view.kind != KIND_AGENT or not _takes(view) or not view.reachable:
             continue
-        told = next((each for each in _models(view) if each.name == model), None)
-        if told is None or view.status is None or told.state is ModelState.PULLING:
+        status = next((each for each in _models(view) if each.name == model), None)
+        if status is None or view.status is None or status.state is ModelState.PULLING:
             continue
         free = view.status.memory_budget_bytes - view.status.memory_leased_bytes
-        rank = (view.node_id == current, told.state in IN_MEMORY, free)
+        rank = (view.node_id == current, status.state in IN_MEMORY, free)
         if not best or rank > best_rank:
             best, best_rank = view.node_id, rank
     return best

@@ -95,17 +95,17 @@ class ForeignResponse:
     def _add_count(self) -> None:
         fields = read_fields(self.body)
         given = bytes(fields.get(_FIELD, b"null"))
-        asked = {}
+        options = {}
         if given != b"null":
             try:
-                asked = msgspec.json.decode(given, type=dict[str, Any])
+                options = msgspec.json.decode(given, type=dict[str, Any])
             except _BROKEN:
                 return  # the server reports the error itself
-        if asked.get("include_usage") is True:
+        if options.get("include_usage") is True:
             return
         self.adds_count = True
-        if asked:
-            both = {**asked, "include_usage": True}
+        if options:
+            both = {**options, "include_usage": True}
             fields = {**fields, _FIELD: msgspec.Raw(msgspec.json.encode(both))}
         else:
             fields = {**fields, _FIELD: _ASK}

@@ -122,16 +122,16 @@ def _is_opening(event: bytes) -> bool:
     if not text:
         return all(not line or line.startswith(_FIELDS) for line in lines)
     try:
-        told = _decode(text)
+        decoded = _decode(text)
     except _BROKEN:
         return False
-    if told.error:
+    if decoded.error:
         return False
-    if told.choices is not None:
-        return all(map(_is_empty, told.choices)) if told.choices else not told.usage
-    if told.type == "content_block_start":
-        return told.content_block is not None and _is_empty_block(told.content_block)
-    return told.type in _OPENING_TYPES
+    if decoded.choices is not None:
+        return all(map(_is_empty, decoded.choices)) if decoded.choices else not decoded.usage
+    if decoded.type == "content_block_start":
+        return decoded.content_block is not None and _is_empty_block(decoded.content_block)
+    return decoded.type in _OPENING_TYPES
 
 
 def _is_empty(choice: _Choice) -> bool:
@@ -147,7 +147,7 @@ def _is_empty_block(block: _Block) -> bool:
 
 def _is_last(text: bytes) -> bool:
     try:
-        told = _decode(text)
+        decoded = _decode(text)
     except _BROKEN:
         return False
-    return bool(told.error) or told.type in _LAST_TYPES
+    return bool(decoded.error) or decoded.type in _LAST_TYPES

@@ -105,10 +105,10 @@ class NodeClient:
             request_id = request_id.removeprefix(f"{ticket.caller.owner}-")
         else:
             # A third-party server's model name may contain anything, even line breaks.
-            asked = ticket.requested_model if ticket.requested_model.isprintable() else ""
+            requested = ticket.requested_model if ticket.requested_model.isprintable() else ""
             own = (
                 f"{HEADER_ORIGIN}: {stamp.origin}\r\n{HEADER_PROOF}: {stamp.proof}\r\n"
-                f"{HEADER_REQUESTED_MODEL}: {asked}\r\n"
+                f"{HEADER_REQUESTED_MODEL}: {requested}\r\n"
             )
             if ticket.caller.salt:
                 own += f"{HEADER_SALT}: {ticket.caller.salt}\r\n"

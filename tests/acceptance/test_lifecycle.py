@@ -206,7 +206,7 @@ async def test_a_pin_reaches_the_agent_and_is_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(tmp_path, monkeypatch, keep_alives=(("", 60.0),)) as it:
-        assert "it is loaded there and stays" in await it.say("pin", MODEL, "--node", "mac")
+        assert "it stays loaded there" in await it.say("pin", MODEL, "--node", "mac")
         model = await it.told(lambda model: model.pinned and model.state is ModelState.READY)
         assert model.keep_alive_s == 60.0
         it.clock.advance(3600)

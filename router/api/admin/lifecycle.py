@@ -100,13 +100,13 @@ def _lack_of_room(core: Core, name: str, view: NodeView) -> str:
         for model in view.status.models
         if model.name != name and (model.pinned or model.name in pinned)
     ]
-    needed, held = _bytes(status), sum(_bytes(model) for model in others)
+    needed, pinned_bytes = _bytes(status), sum(_bytes(model) for model in others)
     budget = view.status.memory_budget_bytes
-    if needed + held <= budget:
+    if needed + pinned_bytes <= budget:
         return ""
     return (
         f"{name!r} takes {gib(needed)} on {view.name}, and models that are pinned there "
-        f"take {held / GIB:.1f} of its {gib(budget)}."
+        f"take {pinned_bytes / GIB:.1f} of its {gib(budget)}."
     )
 
 

@@ -156,8 +156,12 @@ def default_name(url: str, taken: Collection[str]) -> str:
     return name
 
 
-def _pressure(told: MemoryPressure | None) -> NodePressure | None:
-    return None if told is None else NodePressure(**structs.asdict(told), effect=told.effect)
+def _pressure(reported: MemoryPressure | None) -> NodePressure | None:
+    return (
+        None
+        if reported is None
+        else NodePressure(**structs.asdict(reported), effect=reported.effect)
+    )
 
 
 def node_row(core: Core, record: NodeRecord) -> NodeRow:

@@ -11,7 +11,7 @@ import pytest
 
 from node.protocol.json_size import MAX_CONTAINERS
 from node.protocol.messages import StatusEvent
-from router.api import body_room
+from router.api import body_room, inference
 from router.api.body_room import BodyRoom
 from router.settings import MAX_BODY_BYTES
 from serving.fair_shares import FairShares
@@ -35,7 +35,7 @@ SMALL_BYTES = 500
 def little_room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body_room, "MAX_OPEN_BYTES", ROOM_BYTES)
-        patch.setattr(body_room, "SMALL_BYTES", SMALL_BYTES)
+        patch.setattr(inference, "SMALL_BYTES", SMALL_BYTES)
         yield
 
 
