@@ -58,7 +58,7 @@ class Choice:
     name: str
     shown: str
     reason: str | None
-    """Why `auto` chose it; None if a setting gives it."""
+    """Reason of `auto` for the size; None if a setting gives it."""
 
     @property
     def line(self) -> str:

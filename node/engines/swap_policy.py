@@ -1,8 +1,8 @@
 """The swap policy: decides which models are in memory when not all that are requested fit. Pure.
 
-Requests that alternate between two models, A B A B, are served A A B B: a loaded model serves on
-while another one is waited for, until it is idle and its minimum residency is over, or until the
-oldest waiting request has waited for `max_swap_wait_s`. A model that serves is never unloaded.
+Requests that alternate between two models, A B A B, are served A A B B: a loaded model continues to
+serve while another one is waited for, until it is idle and its minimum residency is over, or until
+the oldest waiting request has waited for `max_swap_wait_s`. A model with leases is never unloaded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -101,7 +101,7 @@ class SwapDecision:
     closed: frozenset[str] = frozenset()
     """Loaded models that accept no new requests, so that they become idle."""
     hopeless: tuple[str, ...] = ()
-    """Awaited models for which there will never be enough memory."""
+    """Awaited models that do not fit even once every unpinned model is unloaded."""
     blocked: frozenset[str] = frozenset()
     """Awaited models whose memory is in use by others; the rest fit as soon as engines have
     ended."""

@@ -47,7 +47,7 @@ class Swapper:
         return name in self._decision.closed or name in self._decision.blocked
 
     def never_fits(self, name: str) -> bool:
-        """True if there will never be enough memory for the model."""
+        """True if the model cannot fit as long as the pinned models stay."""
         return name in self._decision.hopeless
 
     @contextmanager

@@ -7,7 +7,7 @@ import msgspec
 
 
 class SamplingParams(msgspec.Struct, frozen=True):
-    """How one row samples its tokens. The dialect has validated every value."""
+    """Sampling parameters of one row, validated by the dialect."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -99,7 +99,7 @@ class ToolSchema(msgspec.Struct, frozen=True):
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """How the output parser reads a row."""
+    """Settings of the output parser for one row."""
 
     reasoning: str = "none"
     """Name of a reasoning format of `node.parsing`; `none` leaves reasoning in the content."""

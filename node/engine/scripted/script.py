@@ -66,7 +66,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reset_failure: bool = False
     """The reset after a failed step raises as well."""
     failing_command: Literal["submit", "cancel", "set_lease", "clear_cache"] | None = None
-    """That command raises."""
+    """Name of a command that raises."""
     cache: ScriptedCache = ScriptedCache()
 
 
