@@ -291,7 +291,7 @@ class _Service:
         try:
             deltas = self._engine.reset(reason)
         except Exception:
-            logger.exception("What the engine held cannot be freed.")
+            logger.exception("The engine's rows cannot be freed.")
             verdict, deltas = max(verdict, Verdict.PROCESS), []
         if verdict is Verdict.ROWS:
             return deltas

@@ -42,7 +42,7 @@ def test_rows_tell_what_they_are_held_to() -> None:
         def is_forced(self) -> bool:
             return False
 
-        def take(self, token: int) -> None:
+        def advance(self, token: int) -> None:
             raise AssertionError
 
         def next(self) -> Mask | None:

@@ -23,7 +23,7 @@ def test_a_thought_that_was_cut_makes_no_call(*, is_cut: bool) -> None:
     vocabulary = Vocabulary(TOKENIZER)
     row = make_row(request, np.array([1], dtype=np.int32), limit, vocabulary)
     (end,) = token("<|im_end|>")
-    deltas = [row.take(each, frozenset({end}), 0.0) for each in [*ids, end] if not row.ended]
+    deltas = [row.add_token(each, frozenset({end}), 0.0) for each in [*ids, end] if not row.ended]
     kinds = [part.kind for delta in deltas if delta is not None for part in delta.parts]
     assert kinds.count(PartKind.TOOL_START) == (0 if is_cut else 1)
 
@@ -38,7 +38,7 @@ def test_a_call_that_was_begun_ends_the_row_with_the_reason_where_it_is_none(end
     limit = len(ids) if ending == "is cut" else 2 * len(ids)
     row = make_row(request, np.array([1], dtype=np.int32), limit, Vocabulary(TOKENIZER))
     (end,) = token("<|im_end|>")
-    deltas = [row.take(each, frozenset({end}), 0.0) for each in [*ids, end] if not row.ended]
+    deltas = [row.add_token(each, frozenset({end}), 0.0) for each in [*ids, end] if not row.ended]
     last = deltas[-1]
     assert last is not None
     assert last.usage is not None

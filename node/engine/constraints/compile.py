@@ -28,7 +28,7 @@ MAX_CHOICES = 1_900
 """Most texts of a `choice` constraint: the library follows up to 2,000 alternatives at a time."""
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 _ANY_TEXT = r"(.|\n)*"
-_MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
+_MAY_BE_EMPTY = (ConstraintKind.REGEX, ConstraintKind.LARK)
 """Kinds that may match no text, which shows only if they are compiled alone."""
 
 
@@ -57,7 +57,7 @@ class AnswerGrammars:
 
 def is_constrained(request: GenerateRequest) -> bool:
     """True if the answer or its calls need a grammar."""
-    return _is_demanded(request) or bool(_wished(request))
+    return _must_compile(request) or bool(_optional_schemas(request))
 
 
 def compile_answer(
@@ -68,13 +68,13 @@ def compile_answer(
     try:
         answer = _compiled(compiler, request, tokens)
     except UnsupportedConstraint:
-        if _must_call(request) or not _wished(request):
+        if _must_call(request) or not _optional_schemas(request):
             raise
         request = _without_optional_schemas(request)
         if not is_constrained(request):
             return AnswerGrammars(None, None)
         return _compiled(compiler, request, tokens)
-    return answer if _is_demanded(request) else replace(answer, is_best_effort=True)
+    return answer if _must_compile(request) else replace(answer, is_best_effort=True)
 
 
 def _compiled(
@@ -115,12 +115,12 @@ class _GrammarBuilder:
     def compile(self) -> AnswerGrammars:
         output = self._request.output
         if output is not None and self._constraint is None and not output.must_call:
-            return self._calls_alone(output)
+            return self._optional_calls(output)
         if output is None:
             lark = Lark(self._tokens)
             plain = self._compiled(lark, self._content(lark))
             return AnswerGrammars(plain, plain)
-        if self._constraint is not None and self._constraint.kind in _MAY_BE_NOTHING:
+        if self._constraint is not None and self._constraint.kind in _MAY_BE_EMPTY:
             lark = Lark(self._tokens)
             self._compiled(lark, self._content(lark))
         at_begin = self._output(output, output.prompt_tail)
@@ -186,7 +186,7 @@ class _GrammarBuilder:
         parallel = output.parallel_calls
         return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
 
-    def _calls_alone(self, output: OutputFormat) -> AnswerGrammars:
+    def _optional_calls(self, output: OutputFormat) -> AnswerGrammars:
         """Compiles the grammar of optional calls. There is none if the format does not begin a
         block of calls with an added token, since other text may not be a call; the schemas of
         strict tools are then still checked. Raises `UnsupportedConstraint`."""
@@ -229,19 +229,19 @@ def _must_call(request: GenerateRequest) -> bool:
     return request.output is not None and request.output.must_call
 
 
-def _is_demanded(request: GenerateRequest) -> bool:
+def _must_compile(request: GenerateRequest) -> bool:
     """True if the request must be refused when its grammar cannot be compiled."""
-    is_strict = any(tool.strict for tool in _called(request))
+    is_strict = any(tool.strict for tool in _callable_tools(request))
     return request.constraint is not None or _must_call(request) or is_strict
 
 
-def _called(request: GenerateRequest) -> tuple[ToolSchema, ...]:
+def _callable_tools(request: GenerateRequest) -> tuple[ToolSchema, ...]:
     output = request.output
     return output.tools if output is not None and reads_calls(output) else ()
 
 
-def _wished(request: GenerateRequest) -> list[ToolSchema]:
-    return [tool for tool in _called(request) if tool.strict_if_possible]
+def _optional_schemas(request: GenerateRequest) -> list[ToolSchema]:
+    return [tool for tool in _callable_tools(request) if tool.strict_if_possible]
 
 
 def _without_optional_schemas(request: GenerateRequest) -> GenerateRequest:
@@ -250,7 +250,7 @@ def _without_optional_schemas(request: GenerateRequest) -> GenerateRequest:
         msgspec.structs.replace(tool, strict_if_possible=False, parameters=_ANY_ARGUMENTS)
         if tool.strict_if_possible
         else tool
-        for tool in _called(request)
+        for tool in _callable_tools(request)
     ]
     output = msgspec.structs.replace(request.output, tools=tuple(tools))
     return msgspec.structs.replace(request, output=output)
@@ -270,7 +270,9 @@ def _content(lark: Lark, constraint: Constraint) -> str:
             # Without added tokens: markup in these texts is plain text.
             plain, texts = Lark({}), json.loads(constraint.text)
             if len(texts) > MAX_CHOICES:
-                reason = f"{constraint.param} cannot be held: it has more than {MAX_CHOICES} texts."
+                reason = (
+                    f"{constraint.param} cannot be enforced: it has more than {MAX_CHOICES} texts."
+                )
                 raise UnsupportedConstraint(reason, constraint.param)
             return lark.one_of([plain.text(text) for text in texts])
         case ConstraintKind.LARK:

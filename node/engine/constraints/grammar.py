@@ -44,7 +44,7 @@ _QUIET_S = 5.0
 interpreter, the request that the model was loaded for."""
 _SWITCH_S = 0.001
 """Seconds after which a thread has to release the interpreter to another one."""
-_TOO_MUCH = re.compile(r"panic: |too big")
+_TOO_LARGE = re.compile(r"panic: |too big")
 """The library's errors for grammars that are too large for its tables."""
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 """Line and column at the begin of the library's message."""
@@ -81,12 +81,12 @@ class Matcher:
             raise GrammarFailed("The answer's grammar allows no token of the model.")
         return mask
 
-    def take(self, token: int) -> None:
+    def consume(self, token: int) -> None:
         """Advances by a token that the mask allows. Raises `GrammarFailed`."""
         self._matcher.consume_token(token)
         self._check()
 
-    def take_all(self, tokens: Collection[int]) -> bool:
+    def consume_all(self, tokens: Collection[int]) -> bool:
         """Advances by these tokens. Returns False if the grammar does not allow them."""
         return self._matcher.consume_tokens(list(tokens))
 
@@ -160,20 +160,20 @@ class Compiler:
             raise _too_large(param)
         if not self._end_tokens:
             raise UnsupportedConstraint(
-                f"{param} cannot be held: the model has no end token.", param
+                f"{param} cannot be enforced: the model has no end token.", param
             )
-        matcher = LLMatcher(self._ready(param), grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self._tokenizer_for(param), grammar, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
             # This detects grammars that are too complex, and makes the following masks quicker.
             matcher.compute_bitmask()
         if matcher.is_error():
             error = matcher.get_error()
-            if _TOO_MUCH.search(error.partition("\n")[0]):
+            if _TOO_LARGE.search(error.partition("\n")[0]):
                 raise _too_large(param)
             reason = _sentence(error, with_place=client is not None)
-            raise UnsupportedConstraint(f"{param} cannot be held: {reason}.", param)
+            raise UnsupportedConstraint(f"{param} cannot be enforced: {reason}.", param)
         if client is not None and not can_end(client):
-            raise UnsupportedConstraint(f"{param} cannot be held: {_NOTHING}.", param)
+            raise UnsupportedConstraint(f"{param} cannot be enforced: {_NOTHING}.", param)
         return matcher
 
     def close(self) -> None:
@@ -192,13 +192,13 @@ class Compiler:
             eos_token=self._end_tokens or None,
         )
 
-    def _ready(self, param: str) -> LLTokenizer:
+    def _tokenizer_for(self, param: str) -> LLTokenizer:
         try:
             return self._tokenizer.result()
         except ValueError as error:
             reason = _sentence(str(error), with_place=False)
             raise UnsupportedConstraint(
-                f"{param} cannot be held: the model's vocabulary is of no known kind ({reason}).",
+                f"{param} cannot be enforced: the model's vocabulary has no known form ({reason}).",
                 param,
             ) from error
 

@@ -88,9 +88,9 @@ class _FiniteTextSearch:
                 raise NotUnderstood
         else:
             raise NotUnderstood
-        return self._may_be_none() or ends
+        return self._allows_none() or ends
 
-    def _may_be_none(self) -> bool:
+    def _allows_none(self) -> bool:
         """Reads the quantifiers of an item. True if they allow zero repetitions."""
         none = False
         while self._at < len(self._body) and self._body[self._at][1] in ("?", "*", "+", "{"):

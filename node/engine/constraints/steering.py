@@ -15,7 +15,7 @@ from node.engine.sampling.token_mask import Mask, all_but, only
 from node.ipc.generate import GenerateRequest
 from node.parsing.output_layout import layout_of, reads_calls
 
-_LONGEST_TEAR = 3
+_MAX_TORN_TOKENS = 3
 """Most tokens, of one byte each, that may still be needed to complete a character."""
 NOT_ENDED = "The reasoning could not be ended where its budget of tokens was used up."
 
@@ -32,12 +32,12 @@ class Steer(Protocol):
     def is_forced(self) -> bool:
         """True if the next token is forced; such a token never ends the row."""
 
-    def take(self, token: int) -> None:
+    def advance(self, token: int) -> None:
         """Advances by a token that the row's reader has read."""
 
     def next(self) -> Mask | None:
-        """Returns the tokens that may come next; None if all may. `take` must have been called for
-        all tokens so far."""
+        """Returns the tokens that may come next; None if all may. `advance` must have been called
+        for all tokens so far."""
 
 
 class Steered(Protocol):
@@ -137,7 +137,7 @@ class RowSteer:
         self._steering = steering
         self._reader = reader
         self._matcher: Matcher | None = None
-        self._routes: tuple[tuple[int, ...], ...] = ()
+        self._forced: tuple[tuple[int, ...], ...] = ()
         """Forced token sequences, of which the row has to follow one."""
         self._is_closing = False
         """True while the forced sequence ends the reasoning."""
@@ -155,11 +155,11 @@ class RowSteer:
 
     @property
     def is_forced(self) -> bool:
-        return bool(self._routes)
+        return bool(self._forced)
 
     def next(self) -> Mask | None:
-        if self._routes:
-            return only({route[0] for route in self._routes}, self._steering.vocab_size)
+        if self._forced:
+            return only({route[0] for route in self._forced}, self._steering.vocab_size)
         if self._matcher is not None:
             try:
                 return self._matcher.mask()
@@ -167,13 +167,13 @@ class RowSteer:
                 self._on_failed(error)
         return self._steering.while_reasoning if self._reasons else None
 
-    def take(self, token: int) -> None:
-        if self._routes:
-            self._take_routed(token)
+    def advance(self, token: int) -> None:
+        if self._forced:
+            self._advance_forced(token)
             return
         if self._matcher is not None:
             try:
-                self._matcher.take(token)
+                self._matcher.consume(token)
             except GrammarFailed as error:
                 self._on_failed(error)
         if self._is_answer:
@@ -195,10 +195,10 @@ class RowSteer:
         else:
             self.error, self.is_refused = str(error), True
 
-    def _take_routed(self, token: int) -> None:
-        rests = [route[1:] for route in self._routes if route[0] == token]
-        self._routes = () if () in rests else tuple(rests)
-        if not self._routes and self._is_closing:
+    def _advance_forced(self, token: int) -> None:
+        rests = [route[1:] for route in self._forced if route[0] == token]
+        self._forced = () if () in rests else tuple(rests)
+        if not self._forced and self._is_closing:
             self._close()
 
     def _follow_block(self, answer: AnswerGrammars, calls: Grammar) -> None:
@@ -211,7 +211,7 @@ class RowSteer:
             block = self._reader.block_text
             if block.startswith(answer.openers):
                 self._is_block, matcher = True, calls.open()
-                if matcher.take_all(self._steering.vocabulary.encode(block)):
+                if matcher.consume_all(self._steering.vocabulary.encode(block)):
                     self._matcher = matcher
         self._known_block = begin
 
@@ -222,9 +222,9 @@ class RowSteer:
         if budget is None:
             return
         over = self._reader.reasoning_tokens - budget
-        if over >= 0 and (not self._reader.is_torn or over >= _LONGEST_TEAR):
+        if over >= 0 and (not self._reader.is_torn or over >= _MAX_TORN_TOKENS):
             self._reader.end_block()
-            self._routes, self._is_closing = (self._steering.closing,), True
+            self._forced, self._is_closing = (self._steering.closing,), True
 
     def _close(self) -> None:
         """Begins the answer after the forced end of reasoning is complete."""
@@ -234,7 +234,7 @@ class RowSteer:
             return
         self._begin_answer()
         if self._matcher is None:
-            self._routes = self._steering.openings
+            self._forced = self._steering.openings
 
     def _begin_answer(self) -> None:
         self._reasons = False

@@ -140,8 +140,8 @@ class PrefillGroup:
         surplus = sum(len(row.choices) for row in self.rows) - most
         taken: list[Row] = []
         for row in reversed(self.rows):
-            while row.others and len(taken) < surplus:
-                taken.append(row.others.pop())
+            while row.waiting_choices and len(taken) < surplus:
+                taken.append(row.waiting_choices.pop())
         return taken
 
     def spread(self) -> None:
@@ -153,7 +153,7 @@ class PrefillGroup:
         if not self._merged:
             self._caches, self._merged = self._layout.merge([self._caches]), True
         _filter(self._caches, [at for at, count in enumerate(counts) for _ in range(count)])
-        self.rows = [each for row in self.rows for each in (row, *row.release_others())]
+        self.rows = [each for row in self.rows for each in (row, *row.release_waiting_choices())]
 
     def release(self) -> tuple[list[Any], bool]:
         """Returns the caches, and True if they are batch caches."""

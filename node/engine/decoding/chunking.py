@@ -70,7 +70,7 @@ def chunk_tokens(
 ) -> int:
     """Returns the number of tokens of each of `prompts` prompts for the next step, which follow
     `depth_tokens` processed ones. `decoding` is True if rows decode meanwhile."""
-    most = most_tokens(limits, depth_tokens, prompts)
+    most = max_chunk_tokens(limits, depth_tokens, prompts)
     if not rates.knows_prefill:
         return min(most, FIRST_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS)
     budget_s = STALL_SHARE * limits.decode_stall_target_s if decoding else IDLE_CHUNK_S
@@ -79,7 +79,7 @@ def chunk_tokens(
     return min(most, max(MIN_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS, tokens))
 
 
-def most_tokens(limits: ChunkLimits, depth_tokens: int, prompts: int) -> int:
+def max_chunk_tokens(limits: ChunkLimits, depth_tokens: int, prompts: int) -> int:
     """Returns the most tokens per prompt of a chunk, regardless of speed."""
     most = limits.chunk_tokens // prompts
     if limits.score_bytes_per_pair:

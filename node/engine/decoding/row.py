@@ -38,7 +38,7 @@ class Row:
     tally: Tally
     """The sums over all choices of the request; they share it."""
     choice: int = 0
-    others: "list[Row]" = field(default_factory=list)
+    waiting_choices: "list[Row]" = field(default_factory=list)
     """Choices that wait for this one's prefill and then start from copies of its caches."""
     ended: bool = False
     """True once its last delta has been made."""
@@ -70,14 +70,14 @@ class Row:
     @property
     def choices(self) -> "list[Row]":
         """The row and the choices that wait for its prefill."""
-        return [self, *self.others]
+        return [self, *self.waiting_choices]
 
-    def release_others(self) -> "list[Row]":
+    def release_waiting_choices(self) -> "list[Row]":
         """Removes and returns the waiting choices, with as many tokens done as this row has."""
-        others, self.others = self.others, []
-        for other in others:
+        released, self.waiting_choices = self.waiting_choices, []
+        for other in released:
             other.done_tokens = self.done_tokens
-        return others
+        return released
 
     @property
     def prefill_tokens(self) -> int:
@@ -106,7 +106,7 @@ class Row:
         if self.done_tokens < at <= self.prefill_tokens and at not in self.checkpoints:
             self.checkpoints = tuple(sorted((*self.checkpoints, at)))
 
-    def key(self, length: int) -> Tokens:
+    def tokens_until(self, length: int) -> Tokens:
         """Returns the first `length` tokens of prompt and output."""
         if length <= len(self.prompt):
             return self.prompt[:length]
@@ -122,7 +122,7 @@ class Row:
     def restart(self) -> None:
         """Resets the row after a preemption, so that prompt and output so far are prefilled
         again."""
-        self.tokens = self.key(len(self.prompt) + len(self.output))
+        self.tokens = self.tokens_until(len(self.prompt) + len(self.output))
         self.done_tokens = 0
         self.checkpoints = ()
         self.shared_prefixes.clear()
@@ -131,7 +131,7 @@ class Row:
         for _ in self.output:
             self.sampling.draw()
 
-    def take(
+    def add_token(
         self,
         token: int,
         end_tokens: frozenset[int],
@@ -156,7 +156,7 @@ class Row:
         if self.token_count >= self.limit:
             return self.cut_short(parts)
         if self.steer is not None:
-            self.steer.take(token)
+            self.steer.advance(token)
         if not parts and self.token_count > 1:
             return None
         return Delta(self.uid, tuple(parts), self.token_count, choice=self.choice)
@@ -232,5 +232,5 @@ def make_row(request: GenerateRequest, tokens: Tokens, limit: int, vocabulary: V
         )
         for choice in range(request.choices)
     ]
-    rows[0].others = rows[1:]
+    rows[0].waiting_choices = rows[1:]
     return rows[0]

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import mlx.core as mx
 
-from node.engine.decoding.chunking import ChunkLimits, most_tokens
+from node.engine.decoding.chunking import ChunkLimits, max_chunk_tokens
 from node.engine.decoding.row import Row
 from node.engine.kv.cache_layout import CacheLayout
 from node.engine.kv.codec import codec_for
@@ -96,7 +96,7 @@ class TextEngine:
         otherwise wait for. A request ends it."""
         # The warm-up decodes two rows of this length, each with one more token.
         longest = self._plan.longest_tokens(self.info.context_tokens) // 2 - 1
-        most = min(most_tokens(self._steps.limits, 0, 1), longest)
+        most = min(max_chunk_tokens(self._steps.limits, 0, 1), longest)
         self._warm_up = WarmUp(self._model, self._layout, self._costs.rates, most)
 
     def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
@@ -106,7 +106,7 @@ class TextEngine:
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
         self._warm_up.drop()
-        taken = self._intake.take(request, is_running=self._is_running(request.uid))
+        taken = self._intake.accept(request, is_running=self._is_running(request.uid))
         return self._queued(taken) if isinstance(taken, Row) else taken
 
     def _queued(self, row: Row) -> Accepted:

@@ -18,7 +18,7 @@ from node.engine.constraints.steering import steering_of
 from node.engine.decoding.row import Row, make_row, output_limit
 from node.engine.model.load import LoadedModel
 from node.engine.scheduling.memory_plan import MemoryPlan
-from node.engine.scheduling.refusals import refusal, refused_size, refused_while_short
+from node.engine.scheduling.refusals import refusal, refused_size, refused_under_pressure
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, Pressure, Refused
 from node.parsing.constraints.schema import UnsupportedConstraint
@@ -52,7 +52,7 @@ class Intake:
         self._compiler = Compiler(model.vocabulary, model.vocab_size, model.end_tokens)
         self._markers = {token.text: number for number, token in model.vocabulary.added.items()}
 
-    def take(self, request: GenerateRequest, *, is_running: bool) -> Row | Refused | None:
+    def accept(self, request: GenerateRequest, *, is_running: bool) -> Row | Refused | None:
         """Returns the row of a request or its refusal; None if `finished` returns it later.
         `is_running` is True if the engine has a row of the same id."""
         # Ids beyond 32 bits are outside any vocabulary and must not wrap around.
@@ -65,7 +65,7 @@ class Intake:
         if (refused := refused_size(request, longest)) is not None:
             return refused
         if self.plan.pressure is Pressure.HARD:
-            refused = refused_while_short(request, self.plan.live_bytes, self.plan.lease)
+            refused = refused_under_pressure(request, self.plan.live_bytes, self.plan.lease)
             if refused is not None:
                 return refused
         row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
@@ -73,7 +73,7 @@ class Intake:
             job = partial(compile_answer, self._compiler, request, self._markers)
             self._waiting[request.uid] = _PendingRow(row, self._compiler.submit(job))
             return None
-        return self._steered(row)
+        return self._with_steering(row)
 
     def finished(self) -> list[Row | Refused]:
         """Returns the rows or refusals of requests whose grammars have been compiled."""
@@ -102,7 +102,7 @@ class Intake:
 
     def _finish(self, row: Row, answer: "Future[AnswerGrammars]") -> Row | Refused:
         try:
-            return self._steered(row, answer.result())
+            return self._with_steering(row, answer.result())
         except UnsupportedConstraint as error:
             return Refused(row.uid, str(error), error.param)
         except Exception as error:
@@ -112,7 +112,7 @@ class Intake:
             reason = f"The engine failed to make a grammar of the request: {error}"
             return Refused(row.uid, reason, is_fault=True)
 
-    def _steered(self, row: Row, answer: AnswerGrammars | None = None) -> Row:
+    def _with_steering(self, row: Row, answer: AnswerGrammars | None = None) -> Row:
         model = self.model
         steering = steering_of(
             row.request, model.vocabulary, model.vocab_size, model.end_tokens, answer

@@ -60,8 +60,8 @@ class MemoryUpkeep:
             self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
             # KV that is being written to disk is freed only after that, so one more tidy follows.
             self._tidied, self._worked_s = not self._reuse.cache.writing, now_s
-        if self._is_cut(before_bytes):
-            self._give_back()
+        if self._is_cap_lowered(before_bytes):
+            self._return_buffers()
 
     def tidy_soon(self) -> None:
         """Makes the next idle step return free buffers. MLX may raise there an error that the GPU
@@ -82,15 +82,15 @@ class MemoryUpkeep:
         before_bytes = self._reuse.cap_bytes
         self._plan.pressure = level
         self._reuse.set_pressure(level)
-        if self._is_cut(before_bytes):
-            self._give_back()
+        if self._is_cap_lowered(before_bytes):
+            self._return_buffers()
 
-    def _is_cut(self, before_bytes: int | None) -> bool:
+    def _is_cap_lowered(self, before_bytes: int | None) -> bool:
         """True if memory pressure has lowered the cap on stored KV."""
         cap_bytes = self._reuse.cap_bytes
         return cap_bytes is not None and (before_bytes is None or cap_bytes < before_bytes)
 
-    def _give_back(self) -> None:
+    def _return_buffers(self) -> None:
         """Returns free buffers to the system at once, and buffers that are being written later."""
         self.device.tidy(keep_bytes=0)
         self._worked_s, self._tidied = time.monotonic(), False

@@ -121,7 +121,7 @@ class PrefixReuse:
         row.checkpoints = self._checkpoints(row)
         return caches
 
-    def forget(self, row: Row) -> None:
+    def release(self, row: Row) -> None:
         """Releases KV that was read from disk for the row, which no longer waits."""
         hit = self._promotions.pop(row, None)
         if hit is not None:
@@ -189,26 +189,26 @@ class PrefixReuse:
         snapshot = None
         if self._layout.needs_snapshot:
             snapshot = (self._layout.snapshot_bytes, view.snapshot)
-        self.cache.store(row.key(length), view.capture, snapshot, row.uid, row.salt)
+        self.cache.store(row.tokens_until(length), view.capture, snapshot, row.uid, row.salt)
 
     # --- memory ------------------------------------------------------------------------------
 
     def set_stored_bytes(self, stored_bytes: int) -> None:
         """Sets the limit on stored KV while memory is not short. Evicts KV beyond it at once."""
         self._leased_bytes = stored_bytes
-        self._keep_within()
+        self._apply_limits()
 
     def set_pressure(self, level: Pressure) -> None:
         """Sets the level of memory pressure. Evicts KV beyond the resulting cap at once."""
         self._pressure = level
         self.cache.set_storing(storing=self._is_storing)
-        self._keep_within()
+        self._apply_limits()
 
     @property
     def _is_storing(self) -> bool:
         return self._pressure is not Pressure.HARD
 
-    def _keep_within(self) -> None:
+    def _apply_limits(self) -> None:
         """Limits the cache to the lease or to the cap, whichever is smaller."""
         if self._cap.is_unlimited and self._pressure is Pressure.NONE:
             self.cap_bytes = None
@@ -229,7 +229,7 @@ class PrefixReuse:
             nbytes += self._layout.snapshot_bytes
         self._cap.note_session(row.uid, nbytes)
         if not self._cap.is_unlimited:
-            self._keep_within()
+            self._apply_limits()
 
     def wait_s(self) -> float | None:
         """Returns the seconds until the next poll of the disk or the next change of the cap; None

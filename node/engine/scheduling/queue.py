@@ -9,7 +9,7 @@ from node.engine.decoding.rates import Rates
 from node.engine.decoding.row import Row
 from node.engine.scheduling.prefix_reuse import PrefixReuse, shared_prefix_tokens
 
-FETCHED_TOGETHER = 2
+MAX_FETCHES = 2
 """Most rows for which KV is read from disk at the same time."""
 
 
@@ -40,7 +40,7 @@ class RowQueue:
         """Removes a row; does nothing if it does not wait."""
         if row in self._rows:
             del self._rows[row]
-            self._reuse.forget(row)
+            self._reuse.release(row)
             self._waiter_urgency_s.clear()
 
     def ready(self) -> list[Row]:
@@ -60,7 +60,7 @@ class RowQueue:
                 continue
             hit = self._reuse.fetchable(row)
             if hit is not None:
-                if fetching == FETCHED_TOGETHER:
+                if fetching == MAX_FETCHES:
                     # It waits, since KV that is read takes memory.
                     continue
                 if self._reuse.fetch(row, hit):

@@ -59,7 +59,7 @@ def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | Non
     return Refused(request.uid, reason, _PROMPT, Overflow(prompt_tokens, longest_tokens))
 
 
-def refused_while_short(
+def refused_under_pressure(
     request: GenerateRequest, live_bytes: Callable[[int], int], lease: MemoryLease
 ) -> Refused | None:
     """Returns the temporary refusal of a request whose KV is not small while the machine is very

@@ -47,7 +47,7 @@ class StepCosts:
         self.rates.learn_prefill(depth_tokens, tokens, seconds)
         self.batching_delay.learn(tokens, seconds)
         for row in group.rows:
-            self._tell_progress(row)
+            self._note_progress(row)
         if seconds >= LONG_STEP_S:
             logger.warning(
                 "A step took %.1f s: prefill of %d tokens of %d prompts, behind %d tokens.",
@@ -84,6 +84,6 @@ class StepCosts:
         if expected_s >= LONG_STEP_S:
             self.on_long_step(expected_s)
 
-    def _tell_progress(self, row: Row) -> None:
+    def _note_progress(self, row: Row) -> None:
         if row.prefill_tokens - row.tally.cached_tokens >= PROGRESS_TOKENS:
             self._progress[row.uid] = Progress(row.uid, row.done_tokens, row.prefill_tokens)

@@ -192,7 +192,7 @@ class StepRunner:
             else:
                 self._deltas.append(row.final_delta(FinishReason.ERROR, error=NOT_STORED))
         if group.rows:
-            if any(row.others for row in group.rows):
+            if any(row.waiting_choices for row in group.rows):
                 self._spread(group)
             longest = max(row.expected_tokens for row in group.rows)
             index = self.plan.place(self.running.batch_shapes(), longest)
@@ -222,18 +222,18 @@ class StepRunner:
             now_s = time.monotonic()
             self.costs.note_decode(len(tokens), batch.depth_tokens, now_s - began_s)
             began_s = now_s
-            self._take(batch, tokens, logprobs, now_s)
+            self._add_tokens(batch, tokens, logprobs, now_s)
             if batch.is_ahead:
                 batch.launch()
         self.running.drop_empty()
 
-    def _take(
+    def _add_tokens(
         self, batch: DecodeBatch, tokens: list[int], logprobs: dict[int, TopLogprobs], now_s: float
     ) -> None:
         """Gives the rows their tokens, collects the deltas and removes the rows that end."""
         ended = []
         for place, (row, token) in enumerate(zip(batch.rows, tokens, strict=True)):
-            delta = row.take(token, self.model.end_tokens, now_s, logprobs.get(place))
+            delta = row.add_token(token, self.model.end_tokens, now_s, logprobs.get(place))
             if delta is not None:
                 self._deltas.append(delta)
                 if delta.finish is not None:

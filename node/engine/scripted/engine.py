@@ -14,7 +14,7 @@ from node.engine.decoding.choices import Tally
 from node.engine.scheduling.refusals import (
     refused_choices,
     refused_length,
-    refused_while_short,
+    refused_under_pressure,
     unknown_format,
 )
 from node.engine.scripted.faults import ScriptedFaults, die
@@ -118,7 +118,7 @@ class ScriptedEngine:
             return Refused(request.uid, NOT_FORCED, request.constraint.param)
         memory = self._memory
         if memory.pressure is Pressure.HARD and memory.lease is not None:
-            refused = refused_while_short(request, memory.live_bytes, memory.lease)
+            refused = refused_under_pressure(request, memory.live_bytes, memory.lease)
             if refused is not None:
                 return refused
         return refused_choices(request, self.info) or unknown_format(request)

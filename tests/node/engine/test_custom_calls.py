@@ -129,7 +129,7 @@ def test_a_grammar_that_is_too_complex_to_follow_ends_no_row_that_only_wished_fo
     def fail(_self: Matcher, token: int) -> None:
         raise GrammarFailed("The grammar has become too complex.")
 
-    monkeypatch.setattr(Matcher, "take", fail)
+    monkeypatch.setattr(Matcher, "consume", fail)
     tool = schema_of(LINES, strict=is_strict)
     said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
     assert (said.error is None) != is_strict

@@ -77,7 +77,7 @@ def allows(matcher: Matcher, text: str) -> bool:
         if not bits[token]:
             return False
         if token != TOKENS[END]:
-            matcher.take(token)
+            matcher.consume(token)
     return True
 
 
@@ -87,7 +87,7 @@ def follows(matcher: Matcher, text: str) -> bool:
         token = VOCABULARY.encode(character)[0]
         if not np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[token]:
             return False
-        matcher.take(token)
+        matcher.consume(token)
     return True
 
 
@@ -179,9 +179,9 @@ def test_markup_in_arguments_is_text(compiler: Compiler) -> None:
     tools = (ToolSchema("f", schema),)
     output = OutputFormat("think", "hermes", tools=tools, must_call=True)
     matcher = behind_reasoning(compiled(compiler, request(None, output)))
-    matcher.take(TOKENS["<tool_call>"])
+    matcher.consume(TOKENS["<tool_call>"])
     assert follows(matcher, '\n{"name": "f", "arguments": ' + SEPARATOR + "}\n")
-    matcher.take(TOKENS["</tool_call>"])
+    matcher.consume(TOKENS["</tool_call>"])
     assert matcher.is_accepting
 
 
@@ -194,7 +194,7 @@ def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
     asked = constraint(ConstraintKind.CHOICE, '["<think>"]')
     matcher = at_begin(compiled(compiler, request(asked)))
     for character in "<think>":
-        matcher.take(VOCABULARY.encode(character)[0])
+        matcher.consume(VOCABULARY.encode(character)[0])
     assert matcher.is_accepting
 
 
@@ -203,31 +203,31 @@ def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
     [
         (
             constraint(ConstraintKind.JSON_SCHEMA, json.dumps(IMPOSSIBLE)),
-            "field cannot be held: Unsatisfiable schema: incompatible types.",
+            "field cannot be enforced: Unsatisfiable schema: incompatible types.",
         ),
         (
             constraint(ConstraintKind.REGEX, "(ab"),
-            "field cannot be held: unclosed group, in a regular expression.",
+            "field cannot be enforced: unclosed group, in a regular expression.",
         ),
         (
             constraint(ConstraintKind.LARK, 'start: "a" tail\n'),
-            'field cannot be held: line 1, column 8: unknown name: "tail".',
+            'field cannot be enforced: line 1, column 8: unknown name: "tail".',
         ),
         (
             constraint(ConstraintKind.LARK, "start: @other"),
-            "field cannot be held: unknown grammar @other.",
+            "field cannot be enforced: unknown grammar @other.",
         ),
         (
             constraint(ConstraintKind.LARK, "start: TEXT\nTEXT: /a/ & /b/"),
-            "field cannot be held: nothing matches it.",
+            "field cannot be enforced: nothing matches it.",
         ),
         (
             constraint(ConstraintKind.LARK, 'start: "a" start | "b" start'),
-            "field cannot be held: nothing matches it.",
+            "field cannot be enforced: nothing matches it.",
         ),
         (
             constraint(ConstraintKind.REGEX, r"[^\s\S]"),
-            "field cannot be held: nothing matches it.",
+            "field cannot be enforced: nothing matches it.",
         ),
     ],
 )
@@ -246,7 +246,7 @@ def test_the_schema_of_a_tool_that_must_be_called_is_at_fault_by_its_own_field(
     output = OutputFormat("think", "hermes", tools=tools, must_call=True)
     error = refusal(compiler, request(None, output))
     assert error.param == "tools[1].parameters"
-    assert str(error).startswith("tools[1].parameters cannot be held: ")
+    assert str(error).startswith("tools[1].parameters cannot be enforced: ")
 
 
 def test_beside_a_constraint_a_schema_that_cannot_be_held_is_any_object(
@@ -324,7 +324,7 @@ def test_a_grammar_that_comes_again_is_not_compiled_again(compiler: Compiler) ->
 def test_outputs_of_a_grammar_go_on_independently(compiler: Compiler) -> None:
     answer = compiled(compiler, request(constraint(ConstraintKind.REGEX, "ab")))
     one, other = at_begin(answer), at_begin(answer)
-    one.take(VOCABULARY.encode("a")[0])
+    one.consume(VOCABULARY.encode("a")[0])
     assert allows(one, "b")
     assert allows(other, "ab")
 
@@ -332,7 +332,7 @@ def test_outputs_of_a_grammar_go_on_independently(compiler: Compiler) -> None:
 def test_a_token_that_the_grammar_does_not_allow_is_an_error(compiler: Compiler) -> None:
     matcher = at_begin(compiled(compiler, request(constraint(ConstraintKind.REGEX, "ab"))))
     with pytest.raises(GrammarFailed, match="The answer's grammar cannot be followed"):
-        matcher.take(VOCABULARY.encode("x")[0])
+        matcher.consume(VOCABULARY.encode("x")[0])
 
 
 @pytest.mark.parametrize("size", [SIZE, SIZE + 1])
@@ -408,7 +408,7 @@ def test_a_model_without_an_end_token_holds_nothing() -> None:
     compiler = Compiler(VOCABULARY, SIZE, set())
     error = refusal(compiler, request(constraint(ConstraintKind.REGEX, "a")))
     compiler.close()
-    assert str(error) == "field cannot be held: the model has no end token."
+    assert str(error) == "field cannot be enforced: the model has no end token."
 
 
 def test_a_vocabulary_that_the_library_cannot_read_holds_nothing(
@@ -418,7 +418,9 @@ def test_a_vocabulary_that_the_library_cannot_read_holds_nothing(
     compiler = Compiler(VOCABULARY, SIZE, {TOKENS[END]})
     error = refusal(compiler, request(constraint(ConstraintKind.REGEX, "a")))
     compiler.close()
-    assert str(error).startswith("field cannot be held: the model's vocabulary is of no known kind")
+    assert str(error).startswith(
+        "field cannot be enforced: the model's vocabulary has no known form"
+    )
 
 
 def test_an_end_of_reasoning_that_is_text_is_ended_with_its_last_token(compiler: Compiler) -> None:

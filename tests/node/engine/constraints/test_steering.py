@@ -99,7 +99,7 @@ def run(
             break
         said.tokens.append(token)
         said.parts += reader.read(token)
-        steer.take(token)
+        steer.advance(token)
     said.parts += reader.end()
     said.error = steer.error
     return said
@@ -206,7 +206,7 @@ def test_reasoning_that_cannot_be_ended_ends_the_row() -> None:
     steer = RowSteer(Steering(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn())
     for token in (7, 8):
         assert allowed(steer.next()) == {token}
-        steer.take(token)
+        steer.advance(token)
     assert steer.error == NOT_ENDED
 
 
@@ -299,7 +299,7 @@ def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:
     said = run(vocabulary, asked(MAX_CHOICES), saying(vocabulary, last))
     assert (said.text(PartKind.CONTENT), said.error) == (last, None)
     with pytest.raises(
-        UnsupportedConstraint, match=r"^choice cannot be held: it has more than 1900 texts\.$"
+        UnsupportedConstraint, match=r"^choice cannot be enforced: it has more than 1900 texts\.$"
     ):
         held(vocabulary, asked(MAX_CHOICES + 1))
 
@@ -311,7 +311,7 @@ def test_a_grammar_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> N
     steering = steering_of(asked, vocabulary, SIZE, frozenset(), held(vocabulary, asked))
     assert steering is not None
     steer = steering.open(reader)
-    steer.take(vocabulary.encode("n")[0])
+    steer.advance(vocabulary.encode("n")[0])
     assert steer.error is not None
     steer.next()
     assert steer.error.startswith("The answer's grammar cannot be followed: ")

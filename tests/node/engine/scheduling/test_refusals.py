@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.engine.scheduling.refusals import refused_length, refused_size, refused_while_short
+from node.engine.scheduling.refusals import refused_length, refused_size, refused_under_pressure
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, MemoryLease, Refused
 from node.protocol.overflow import Overflow
@@ -54,8 +54,10 @@ def test_very_short_of_memory_an_eighth_of_the_live_kv_is_the_most(
     request = GenerateRequest(
         "r", tokens=tuple(range(prompt_tokens)), max_tokens=max_tokens, choices=choices
     )
-    refused = refused_while_short(request, lambda tokens: 1024 * tokens, lease)
+    refused = refused_under_pressure(request, lambda tokens: 1024 * tokens, lease)
     assert (refused is not None) == is_refused
     if refused is not None:
         assert refused.is_short and "up to 2 MiB are taken now" in refused.reason
-    assert refused_while_short(request, lambda tokens: 1024 * tokens, MemoryLease(0, 0, 0)) is None
+    assert (
+        refused_under_pressure(request, lambda tokens: 1024 * tokens, MemoryLease(0, 0, 0)) is None
+    )
