@@ -190,7 +190,7 @@ def test_an_agent_that_does_not_serve_yet(tmp_path: Path, gate: Path) -> None:
     arguments = ("node", "serve", "--port", "0", "--engine", "scripted", "--script", str(gate))
     with command(tmp_path, *arguments) as running:
         assert running.process.stdout is not None
-        while "is what" not in running.process.stdout.readline():
+        while "prints the token" not in running.process.stdout.readline():
             pass
         with read(gate):
             assert running.interrupt(again=True) == f"node-agent: {STOPPED}"
