@@ -87,7 +87,7 @@ class Naming:
         except HashingStopped:
             pass
         except OSError as error:
-            logger.warning("KV of %s on disk is of no use to its next load: %s", self._model, error)
+            logger.warning("The next load of %s cannot use its KV on disk: %s", self._model, error)
 
 
 class OpenDisk(NamedTuple):

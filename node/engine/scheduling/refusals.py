@@ -76,7 +76,7 @@ def refused_under_pressure(
     reason = (
         "The machine is short of memory, and until some is free again only small requests are "
         f"answered: the KV of this one takes {needed_bytes / _MIB:.0f} MiB, and up to "
-        f"{most_bytes / _MIB:.0f} MiB are taken now. Send it again later, or a shorter prompt."
+        f"{most_bytes / _MIB:.0f} MiB are accepted. Send it again later, or a shorter prompt."
     )
     return Refused(request.uid, reason, is_short=True)
 
@@ -85,7 +85,9 @@ def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
     """Returns the refusal of more choices than the engine has rows, or of several choices for a
     prompt that is only stored."""
     if request.warm and request.choices > 1:
-        return Refused(request.uid, "A prompt that is only kept has no choices of answers.", "n")
+        return Refused(
+            request.uid, "A prompt that is only stored has no answers to choose from.", "n"
+        )
     if request.choices <= info.max_rows:
         return None
     reason = (

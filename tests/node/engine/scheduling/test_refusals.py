@@ -57,7 +57,7 @@ def test_very_short_of_memory_an_eighth_of_the_live_kv_is_the_most(
     refused = refused_under_pressure(request, lambda tokens: 1024 * tokens, lease)
     assert (refused is not None) == is_refused
     if refused is not None:
-        assert refused.is_short and "up to 2 MiB are taken now" in refused.reason
+        assert refused.is_short and "up to 2 MiB are accepted" in refused.reason
     assert (
         refused_under_pressure(request, lambda tokens: 1024 * tokens, MemoryLease(0, 0, 0)) is None
     )
