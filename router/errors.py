@@ -204,7 +204,7 @@ class QueueFull(RouterError):
 
 
 class TooMuchWaiting(RouterError):
-    """Too much that you have sent waits here to be read; try again later."""
+    """Too many bytes of your requests wait to be read; try again later."""
 
     status = 429
     code = "too_much_waiting"
@@ -258,7 +258,7 @@ class NoNodeReady(RouterError):
 
 
 class NotTaken(NoNodeReady):
-    """No node that has this model takes it before somebody changes something."""
+    """No node that has this model can serve it until an admin changes something."""
 
     code = "not_taken"
     worth_retry = False
@@ -309,7 +309,7 @@ class NotFound(RouterError):
 
 
 class NodeRefused(RouterError):
-    """The node refused what the router asked of it."""
+    """The node refused the router's request."""
 
     status = 502
     code = "node_refused"

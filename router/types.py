@@ -339,8 +339,8 @@ class NodeView(msgspec.Struct, frozen=True):
     def broken(self, model: str) -> str | None:
         """The reason why the model's files on the node cannot be loaded, as a sentence; None if
         they can be, or there are none."""
-        told = self.status.broken if self.status else ()
-        return next((each.reason for each in told if each.name == model), None)
+        damaged = self.status.broken if self.status else ()
+        return next((each.reason for each in damaged if each.name == model), None)
 
     def model_names(self) -> frozenset[str]:
         """Names of the models that the node has completely, without those still being pulled."""

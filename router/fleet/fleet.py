@@ -44,7 +44,7 @@ class Fleet:
             url=record.url,
             status=None,
             reachable=False,
-            error="The node has not answered yet.",
+            error="The node has not responded yet.",
             status_at_s=0.0,
             remembered=frozenset(self._remembered.get(record.id, ())),
             state=record.state,
@@ -79,7 +79,7 @@ class Fleet:
             self._nodes[node_id] = replace(view, stalled=models)
             self._changed()
 
-    def heard(self, node_id: str, status: NodeStatus) -> None:
+    def on_status(self, node_id: str, status: NodeStatus) -> None:
         view = self._nodes.get(node_id)
         if view is None:
             return

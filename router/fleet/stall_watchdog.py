@@ -166,14 +166,14 @@ def _reason(progress: Progress, limits: StallLimits) -> str:
     if progress.work is not None and progress.work.state not in _AT_WORK:
         return f"has made no progress with loading the model {seconds}"
     if progress.has_begun:
-        return f"has fallen silent in its answer, {seconds}"
+        return f"has sent nothing more of its response {seconds}"
     if progress.work is not None:
-        return f"is there and has made no token {seconds}"
+        return f"is connected and has computed no token {seconds}"
     if progress.is_unresponsive:
-        return f"has not answered anything {seconds}"
+        return f"has sent no response {seconds}"
     if progress.has_head:
         return f"has sent no content {seconds}"
-    return f"has not begun to answer {seconds}"
+    return f"has not begun to respond {seconds}"
 
 
 class StallWatchdog:
@@ -253,7 +253,7 @@ class StallWatchdog:
         name = self._fleet.name_of(progress.lease.node_id)
         progress.abort(
             DeadlineExceeded(
-                f"The node {name} had not begun to answer at the deadline in `x-fleet-deadline-s`."
+                f"The node {name} had not begun to respond at the deadline in `x-fleet-deadline-s`."
             )
         )
 

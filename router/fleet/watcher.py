@@ -41,7 +41,7 @@ FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 1.5
 """Keeps the time until a returned node is noticed below 2 s."""
 FOREIGN_POLL_S = 5.0
-SLEPT = "This router's machine has slept, and the node has not been heard since."
+SLEPT = "This router's machine has slept, and the node has sent no status since."
 
 
 class _PrefixGap(Exception):
@@ -171,7 +171,9 @@ class Watcher:
                 self._over(watched, await self._end_of(watched, loop))
             except Exception:
                 # A listener of the fleet may fail; the node is watched all the same.
-                log.exception("a fault of the router, at the loss of node %s", watched.record.name)
+                log.exception(
+                    "a fault of the router while handling the loss of node %s", watched.record.name
+                )
             finally:
                 watched.first_contact.set()
             if time.monotonic() - started_s > MAX_BACKOFF_S:
@@ -192,8 +194,10 @@ class Watcher:
             log.info("node %s: a change of its prefixes is missing", watched.record.name)
             return None
         except Exception:
-            log.exception("a fault of the router, at a word of node %s", watched.record.name)
-            return _Loss("The router failed at what the node told; the router's log says how.")
+            log.exception(
+                "a fault of the router while handling an event of node %s", watched.record.name
+            )
+            return _Loss("The router failed to handle an event of the node; its log has the error.")
         return _Loss("The node closed its event stream.")
 
     def _over(self, watched: _Watched, loss: _Loss | None) -> None:
@@ -247,7 +251,7 @@ class Watcher:
             elif isinstance(event, PrefixGone):
                 self._prefixes.on_gone(node_id, event)
         except ValueError as error:
-            raise NodeRefused(f"{watched.record.url} sent prefixes that are none.") from error
+            raise NodeRefused(f"{watched.record.url} sent invalid prefixes.") from error
         if not whole:
             raise _PrefixGap
 
@@ -266,8 +270,8 @@ class Watcher:
             self._prefixes.forget_node(watched.record.id)
         watched.keep_requests()
         if not self._reachable(watched):
-            log.info("node %s is there: %s", watched.record.name, watched.record.url)
-        self._fleet.heard(watched.record.id, status)
+            log.info("node %s is connected: %s", watched.record.name, watched.record.url)
+        self._fleet.on_status(watched.record.id, status)
         watched.first_contact.set()
 
     def _check(self, record: NodeRecord, status: NodeStatus) -> None:
@@ -281,7 +285,7 @@ class Watcher:
         names = [each.name for each in status.models] + [each.name for each in status.broken]
         for name in names:
             if not is_name(name):
-                raise NodeRefused(f"{record.url} tells of a model whose name cannot be shown.")
+                raise NodeRefused(f"{record.url} reports a model whose name cannot be shown.")
 
     def _reachable(self, watched: _Watched) -> bool:
         view = self._fleet.node(watched.record.id)
@@ -305,7 +309,9 @@ class Watcher:
         record, view = watched.record, self._fleet.node(watched.record.id)
         waiting = unaccepted(record, watched.listed)
         if view is not None and set(waiting) - set(view.unaccepted):
-            log.info("node %s lists models that wait; `router nodes` shows them", record.name)
+            log.info(
+                "node %s lists models that await acceptance; `router nodes` shows them", record.name
+            )
         self._fleet.set_unaccepted(record.id, waiting)
         self._on_status(watched, foreign_status(record, watched.listed))
 

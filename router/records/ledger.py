@@ -154,7 +154,9 @@ class Ledger:
             return
         key_id = self.origins.key_of(node_id, finished)
         if key_id is None or not _is_possible(finished):
-            self._drop(node_id, "was never given to it" if key_id is None else "cannot be so")
+            self._drop(
+                node_id, "was never given to it" if key_id is None else "has impossible counts"
+            )
             return
         key = (node_id, finished.request_id)
         entry = self._open.get(key)
@@ -173,7 +175,9 @@ class Ledger:
     def _drop(self, node_id: str, why: str) -> None:
         if self._log_limiter.due(node_id):
             more = self._log_limiter.suppressed(node_id)
-            log.warning("dropped accounts of node %s of a request that %s%s", node_id, why, more)
+            log.warning(
+                "dropped a usage record of node %s for a request that %s%s", node_id, why, more
+            )
 
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
         """Reports the node's verdict, unless the relay has seen a failure, which has been reported

@@ -85,7 +85,7 @@ class Metrics:
         )
         self._wait_s = self._histogram(
             "queue_wait_seconds",
-            "In the router's queue.",
+            "Seconds in the router's queue.",
             _WAIT_BUCKETS_S,
             "model",
             "class",
@@ -112,7 +112,7 @@ class Metrics:
         """Counters of what nodes do besides serving."""
         self._foreign = self._counter(
             "third_party_tokens",
-            "Tokens that servers which are no node agents have told.",
+            "Tokens that third-party servers have reported.",
             "node",
             "model",
             "kind",
@@ -122,15 +122,15 @@ class Metrics:
         )
         self._stalls = self._counter(
             "stalls",
-            "Requests that left a node since it was there and did not go on.",
+            "Attempts that ended because their connected node made no progress.",
             "node",
             "model",
         )
         self._load_s = self._histogram(
-            "load_seconds", "What loads of models took.", _WAIT_BUCKETS_S, "node", "model"
+            "load_seconds", "Seconds that loads of models took.", _WAIT_BUCKETS_S, "node", "model"
         )
         self._swaps = self._counter(
-            "swaps", "Loads for which another model had to leave its node.", "node", "model"
+            "swaps", "Loads for which another model was unloaded.", "node", "model"
         )
 
     # --- events ---

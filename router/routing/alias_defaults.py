@@ -108,14 +108,14 @@ def with_defaults(fields: Fields, defaults: Mapping[str, Any], path: str) -> Fie
     `null` means "not set"."""
     places = _PLACES.get(path, {})
     made = dict(fields)
-    for name, value in _in_words_of(path, defaults).items():
+    for name, value in _spelled_for(path, defaults).items():
         place = places.get(name)
-        if place is not None and not _is_said(fields, name, place, value):
+        if place is not None and not _is_set(fields, name, place, value):
             _add(made, place.at, place.shape(value))
     return made
 
 
-def _in_words_of(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+def _spelled_for(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
     """Spells an effort of `none` as `enable_thinking: false` in Anthropic's dialect, which lacks
     it."""
     is_off = defaults.get("reasoning_effort") == _OFF
@@ -125,7 +125,7 @@ def _in_words_of(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**others, "enable_thinking": False}
 
 
-def _is_said(fields: Fields, name: str, place: _Place, value: Any) -> bool:
+def _is_set(fields: Fields, name: str, place: _Place, value: Any) -> bool:
     """True if the client has set what the default is about."""
     about = place.unless
     if name == "reasoning_effort" and value == _OFF:

@@ -29,8 +29,8 @@ SURE_TOKENS_PER_BYTE = 0.12
 _NEARNESS = {ModelState.READY: 0, ModelState.LOADING: 1}
 _FAR = len(_NEARNESS)
 _WHY = {
-    FIRST: "the first that can take it",
-    WARM: "the one nearest to an answer",
+    FIRST: "the first that can serve it",
+    WARM: "the one that can respond soonest",
     SPILLOVER: "the first with room",
 }
 
@@ -82,7 +82,7 @@ def order(route: ModelRoute, query: TargetQuery, moment: Moment) -> Order:
     if not able:
         first = next((each for each in route.targets if _is_open(each, query)), route.targets[0])
         passed = _listed(route, reasons)
-        return Order((first,), f"No target of the alias {route.alias} can take it ({passed}).")
+        return Order((first,), f"No target of the alias {route.alias} can serve it ({passed}).")
     ranks = {at: _rank(route, at, query, moment) for at in able}
     able.sort(key=lambda at: ranks[at])
     why = _WHY[route.selector]
@@ -90,7 +90,7 @@ def order(route: ModelRoute, query: TargetQuery, moment: Moment) -> Order:
     if stay is not None:
         able.remove(stay)
         able.insert(0, stay)
-        why = "the one that its session is with"
+        why = "the one that served its session"
     for at in able[1:]:
         reasons[at] = "requests fail on its nodes" if ranks[at].fails else ""
     chosen = tuple(route.targets[at] for at in able)

@@ -52,8 +52,8 @@ class Names:
         )
         if alias is None and route.targets[0].is_paid:
             raise UnknownModel(
-                f"Only a paid server has the model {name!r}; an administrator can lead to it with "
-                "`router alias set`.",
+                f"Only a paid server has the model {name!r}; an administrator can make an alias "
+                "for it with `router alias set`.",
                 param="model",
             )
         if not any(target.is_known for target in route.targets):
@@ -107,9 +107,9 @@ class Names:
         any."""
         for target in route.targets:
             why = [(view.name, view.broken(target.model)) for view in self._fleet.snapshot]
-            told = [f"on {node}: {reason}" for node, reason in why if reason]
-            if told:
-                words = " ".join(told)
+            reasons = [f"on {node}: {reason}" for node, reason in why if reason]
+            if reasons:
+                words = " ".join(reasons)
                 return ModelBroken(f"{target.model!r} cannot be served {words}", param="model")
         return None
 

@@ -115,8 +115,8 @@ class Budgets:
         return self._spent.get(key_id, 0.0)
 
     def _reserved_by(self, key_id: str) -> float:
-        held = (each for each in self._reserved.values() if each.caller.key_id == key_id)
-        return sum(each.cost_bound or 0.0 for each in held)
+        reserved = (each for each in self._reserved.values() if each.caller.key_id == key_id)
+        return sum(each.cost_bound or 0.0 for each in reserved)
 
     def _turn_month(self) -> None:
         now = month_s(self._wall_clock())

@@ -114,13 +114,13 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Rout
     )
 
 
-def hints(asked: RoutingHeaders, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
+def hints(headers: RoutingHeaders, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
     """The session that the request belongs to, by its headers or else by its body.
 
     Sessions are separated by caller, so that none can influence those of another, and by `model`,
     the one that serves the request, since each model's part of a session is warm on another node.
     """
-    session, parent = asked.session, asked.parent
+    session, parent = headers.session, headers.parent
     if not session:
         session, named = _session_of_body(fields, path)
         parent = parent or named
@@ -161,13 +161,13 @@ def _priority(value: bytes | None, caller: Caller) -> Priority:
     if value is None:
         return caller.priority
     header = HEADER_PRIORITY.decode()
-    asked = _CLASSES.get(value.strip().lower())
-    if asked is None:
+    requested = _CLASSES.get(value.strip().lower())
+    if requested is None:
         raise BadRequest(f"{header} must be interactive, default or batch.", param=header)
-    if asked < caller.priority:
+    if requested < caller.priority:
         best = caller.priority.name.lower()
         raise Forbidden(f"{header}: requests of this API key are of class {best} at best.")
-    return asked
+    return requested
 
 
 def _deadline_s(value: bytes | None) -> float:

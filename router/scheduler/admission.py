@@ -174,7 +174,7 @@ class Admission:
     def reject_unable(self, moment: Moment) -> list[Action]:
         """Rejects the tickets that no node can serve any more."""
         before, self._able = self._able, moment.fleet
-        if not self._queue or not _takes_less(before, moment.fleet):
+        if not self._queue or not _may_serve_less(before, moment.fleet):
             return []
         return [
             self._drop(waiting, rejects.no_node(waiting.estimate, moment))
@@ -333,7 +333,7 @@ def is_servable(estimate: TicketEstimate, moment: Moment) -> bool:
     )
 
 
-def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bool:
+def _may_serve_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bool:
     """True if some node may have lost the ability to serve something."""
     return len(before) != len(after) or any(
         old is not new

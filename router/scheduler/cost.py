@@ -319,7 +319,7 @@ def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | Non
     """The reason why the node cannot serve the ticket, as a sentence; empty if it can."""
     ticket = estimate.ticket
     if view.status is None and ticket.model not in view.remembered:
-        return "It has not been heard of yet."
+        return "It has not reported a status yet."
     if model is None and view.status is not None:
         return "It does not have the model."
     if not view.reachable or model is None:
@@ -339,7 +339,7 @@ def _unfit(status: NodeStatus, model: ModelStatus) -> str:
     """The reason why the model cannot be loaded there, as a sentence; empty if it can be, or is
     loaded."""
     if model.state is ModelState.PULLING:
-        return "It still pulls the model."
+        return "It is still pulling the model."
     return no_room(status, model)
 
 
@@ -351,5 +351,5 @@ def ineligible(ticket: Ticket, view: NodeView) -> str:
     if view.kind == KIND_OPENAI and not ticket.caller.may_use_servers:
         return "It is a server of kind openai, and the key lacks the scope external."
     if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
-        return "The request is for what another node holds."
+        return "Only another node can serve this request."
     return ""

@@ -9,12 +9,12 @@ _WORDS = {
     "prefill_s": "its uncached tokens",
     "restore_s": "reading its prefix from disk",
     "load_s": "the model's load",
-    "eviction_s": "what it would push out of the cache",
-    "decode_interference_s": "the streams that run there",
-    "contention_s": "the sessions that live there",
+    "eviction_s": "what it would evict from the cache",
+    "decode_interference_s": "the streams that decode there",
+    "contention_s": "the other sessions there",
     "externality_s": "the turns of others that would wait for it",
-    "failure_penalty_s": "what that node failed or turned away lately",
-    "migration_s": "leaving the node where its session is",
+    "failure_penalty_s": "recent failures and rejections of that node",
+    "migration_s": "moving its session to another node",
 }
 
 
@@ -22,12 +22,12 @@ def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str
     """The reason for the chosen node, compared with the others that could have served the
     request."""
     if not others:
-        return f"{chosen.name} is the only node that can take it."
+        return f"{chosen.name} is the only node that can serve it."
     next_best = min(others, key=lambda terms: terms.total_s)
     if tied:
         return (
-            f"{chosen.name} is as good as {next_best.name} ({chosen.total_s:.2f} s), and less "
-            "of it was used lately."
+            f"{chosen.name} costs as much as {next_best.name} ({chosen.total_s:.2f} s), and was "
+            "used less lately."
         )
     most = max(_WORDS, key=lambda term: _difference(next_best, chosen, term))
     return (
@@ -39,8 +39,10 @@ def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str
 def no_node(model: str, why: Mapping[str, str]) -> str:
     """The message if no node that has the model can serve the request; `why` has a sentence about
     each."""
-    told = " ".join(f"{name}: {sentence}" for name, sentence in why.items())
-    return f"No node that has the model {model!r} can take it. {told} `router nodes` shows more."
+    sentences = " ".join(f"{name}: {sentence}" for name, sentence in why.items())
+    return (
+        f"No node that has the model {model!r} can serve it. {sentences} `router nodes` shows more."
+    )
 
 
 def unknown_model(model: str) -> str:
@@ -54,9 +56,9 @@ def failed(names: Sequence[str]) -> str:
     if len(names) > 1:
         how = f"{' and '.join(names)} failed it, one after the other"
     else:
-        how = f"{names[0]} failed it, and no other node can take it"
+        how = f"{names[0]} failed it, and no other node can serve it"
     return (
-        f"Nothing of the request was answered: {how}. `router nodes` and the logs of the nodes "
+        f"The request got no response: {how}. `router nodes` and the logs of the nodes "
         "show why; it can be sent again."
     )
 
@@ -66,7 +68,7 @@ def no_candidate(terms: Sequence[NodeTerms]) -> str:
     if not terms:
         return "The fleet has no node; `router add-node` adds one."
     why = " ".join(f"{each.name}: {each.excluded}" for each in terms)
-    return f"No node can take it. {why} `router nodes` shows more."
+    return f"No node can serve it. {why} `router nodes` shows more."
 
 
 def queue_full(model: str, waiting: int) -> str:

@@ -237,16 +237,16 @@ class NodeBook:
             return falls_s
         return self.since_s + first.longest_s
 
-    def pending_positions(self, chain: Chain, held: int) -> int:
+    def pending_positions(self, chain: Chain, cached: int) -> int:
         """Number of the chain's leading positions that the node will have cached once its leases
-        are prefilled; it has the first `held` already."""
+        are prefilled; it has the first `cached` already."""
         positions, hashes = self.positions, chain.hashes
         if not positions:
-            return held
+            return cached
         until = len(hashes)
-        while held < until and hashes[held] in positions:
-            held += 1
-        return held
+        while cached < until and hashes[cached] in positions:
+            cached += 1
+        return cached
 
     def on_status(self, status: NodeStatus, now_s: float) -> None:
         """Applies the node's latest status."""

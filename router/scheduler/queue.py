@@ -86,7 +86,7 @@ class FairQueue:
         self._deadlines: list[tuple[float, int, str]] = []
         """A heap. Deadlines of removed tickets stay until they come first, or are too many."""
         self._number = 0
-        self._taken_s: dict[str, float] = {}
+        self._granted_s: dict[str, float] = {}
         """Work granted to each waiting key, on a virtual clock that all of them share."""
         self._clock_s = 0.0
         """The virtual clock: a new key begins with as much as the key that has been granted
@@ -114,11 +114,11 @@ class FairQueue:
         ticket = waiting.estimate.ticket
         key = ticket.caller.key_id
         if not self._tickets:
-            self._taken_s.clear()
+            self._granted_s.clear()
             self._others_s.clear()
             self._deadlines.clear()
             self._clock_s = 0.0
-        self._taken_s[key] = max(self._taken_s.get(key, 0.0), self._clock_s)
+        self._granted_s[key] = max(self._granted_s.get(key, 0.0), self._clock_s)
         self._number += 1
         waiting.number = self._number
         self._tickets[ticket.request_id] = waiting
@@ -140,13 +140,13 @@ class FairQueue:
             self._others_s[each] = max(0.0, left_s - work_s)
         if is_promoted:
             self._others_s[model] = OTHERS_SHARE * work_s
-        self._taken_s[waiting.estimate.ticket.caller.key_id] += waiting.work_s
+        self._granted_s[waiting.estimate.ticket.caller.key_id] += waiting.work_s
         active = {key for lines in self._lines for key in lines}
-        self._clock_s = min((self._taken_s[key] for key in active), default=self._clock_s)
-        self._taken_s = {
-            key: taken_s
-            for key, taken_s in self._taken_s.items()
-            if key in active or taken_s > self._clock_s
+        self._clock_s = min((self._granted_s[key] for key in active), default=self._clock_s)
+        self._granted_s = {
+            key: granted_s
+            for key, granted_s in self._granted_s.items()
+            if key in active or granted_s > self._clock_s
         }
 
     def remove(self, ticket_id: str) -> Waiting | None:
@@ -196,10 +196,10 @@ class FairQueue:
                 found += line
         own = self._lines[ticket.priority][ticket.caller.key_id]
         own = own[: own.index(waiting)]
-        rank_s = self._taken_s[ticket.caller.key_id] + sum(each.work_s for each in own)
+        rank_s = self._granted_s[ticket.caller.key_id] + sum(each.work_s for each in own)
         rank_s += waiting.rank_s
         for key, line in self._lines[ticket.priority].items():
-            before_s = self._taken_s[key]
+            before_s = self._granted_s[key]
             for other in line:
                 other_s = before_s + other.rank_s
                 if other_s > rank_s or (other_s == rank_s and other.number >= waiting.number):
@@ -278,7 +278,7 @@ class FairQueue:
     def _merged(self, lines: dict[str, _Line]) -> Iterator[Waiting]:
         heads = []
         for key, line in lines.items():
-            before_s = self._taken_s[key] - self._clock_s
+            before_s = self._granted_s[key] - self._clock_s
             heads.append((before_s + line[0].rank_s, line[0].number, 0, before_s, line))
         heapify(heads)
         while heads:

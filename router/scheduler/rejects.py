@@ -31,12 +31,12 @@ def no_node(estimate: TicketEstimate, moment: Moment) -> Reject:
         return _reject(ticket, RejectKind.UNKNOWN_MODEL, explain.unknown_model(ticket.model))
     why = {view.name: exclusion(estimate, view, model_of(view, ticket.model)) for view in holders}
     reason = explain.no_node(ticket.model, why)
-    if any(_may_take_later(estimate, view) for view in holders):
+    if any(_may_serve_later(estimate, view) for view in holders):
         return _reject(ticket, RejectKind.NO_NODE, reason)
     return replace(_reject(ticket, RejectKind.NOT_TAKEN, reason), retry_after_s=None)
 
 
-def _may_take_later(estimate: TicketEstimate, view: NodeView) -> bool:
+def _may_serve_later(estimate: TicketEstimate, view: NodeView) -> bool:
     """True if a node that has the model may serve the ticket later without anybody's
     intervention."""
     if view.state != ACTIVE or ineligible(estimate.ticket, view):

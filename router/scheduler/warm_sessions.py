@@ -151,9 +151,9 @@ class WarmSessions:
                 break
             if session == besides:
                 continue
-            taken = min(tokens, warm.tokens)
-            loss_s += price(warm.tokens - taken, warm.tokens) * _comes_back(now_s - warm.used_s)
-            tokens -= taken
+            evicted = min(tokens, warm.tokens)
+            loss_s += price(warm.tokens - evicted, warm.tokens) * _comes_back(now_s - warm.used_s)
+            tokens -= evicted
         return loss_s
 
     def slot_tokens(self, session: str) -> float:

@@ -66,11 +66,11 @@ class Cache:
     def evicted_by(self, tokens: int) -> Iterator[tuple[int, int]]:
         """The segments that storing so many more tokens would evict, each with its tokens."""
         over = self.memory_used + tokens - self._memory_limit
-        for segment, held in self._memory.items():
+        for segment, cached in self._memory.items():
             if over <= 0:
                 break
-            over -= held
-            yield segment, held
+            over -= cached
+            yield segment, cached
 
     def store(self, path: Sequence[int], ends: Sequence[int], marks: Sequence[int]) -> None:
         """Stores the path, with snapshots at the ends of the marked segments."""
@@ -137,8 +137,8 @@ class Cache:
         self.memory_used = self.leaves = 0
 
 
-def _leading(path: Sequence[int], position: int, held: Container[int]) -> int:
+def _leading(path: Sequence[int], position: int, cached: Container[int]) -> int:
     """The number of leading segments of the path that are cached without a gap."""
-    while position < len(path) and path[position] in held:
+    while position < len(path) and path[position] in cached:
         position += 1
     return position

@@ -78,8 +78,8 @@ def models_on_disk(number: int, spec: NodeSpec, models: Sequence[str]) -> tuple[
 
 def check_models(specs: Sequence[NodeSpec], models: Sequence[str]) -> None:
     """Raises `FleetError` if a model is on no disk, since there is nothing to copy it from."""
-    held = {each for place in enumerate(specs) for each in models_on_disk(*place, models)}
-    if missing := [each for each in models if each not in held]:
+    on_disk = {each for place in enumerate(specs) for each in models_on_disk(*place, models)}
+    if missing := [each for each in models if each not in on_disk]:
         raise FleetError(
             f"With so few `disk_models` no node has the {len(missing)} last of the trace's "
             f"{len(models)} models."

@@ -137,10 +137,10 @@ class Oracle:
 
     def _lost_s(self, call: SimulatedCall, node: Node, tokens: int) -> float:
         lost = 0
-        for segment, held in node.cache(call.model).evicted_by(tokens):
+        for segment, cached in node.cache(call.model).evicted_by(tokens):
             owner = self._sessions.get(self._owners.get(segment, ""))
             if owner is not None and owner.next_s < math.inf:
-                lost += held
+                lost += cached
         spec = node.spec
         return lost / (spec.restore_tokens_per_s if spec.disk_tokens else spec.prefill_tokens_per_s)
 

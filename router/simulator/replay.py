@@ -68,7 +68,7 @@ class _Replay:
     def play(self) -> ReplayResult:
         while self._heap:
             now_s, _, event = heapq.heappop(self._heap)
-            self._make(self._take(event, now_s), now_s)
+            self._make(self._handle(event, now_s), now_s)
             self._plan_wake(now_s)
         jobs = tuple(self._jobs[number] for number in sorted(self._jobs))
         stuck = sum(job.ended_s != job.ended_s for job in jobs)
@@ -79,12 +79,12 @@ class _Replay:
     def _at(self, at_s: float, event: _Event) -> None:
         heapq.heappush(self._heap, (at_s, next(self._order), event))
 
-    def _take(self, event: _Event, now_s: float) -> list[Move]:
+    def _handle(self, event: _Event, now_s: float) -> list[Move]:
         match event:
             case _NodeEvent(node, version):
                 if version != node.version:
                     return []
-                return self._tell(node, node.advance(now_s), now_s)
+                return self._report(node, node.advance(now_s), now_s)
             case _Arrival(script, step):
                 call = script.calls[step]
                 job = self._jobs[call.number] = Job(call, now_s)
@@ -103,11 +103,11 @@ class _Replay:
             if isinstance(move, Dispatch):
                 node = self._nodes[move.node]
                 events = node.submit(move.job, now_s)
-                self._make(self._tell(node, events, now_s), now_s)
+                self._make(self._report(node, events, now_s), now_s)
             else:
                 self._at(now_s + move.after_s, _Again(move.job))
 
-    def _tell(self, node: Node, events: list[JobEvent], now_s: float) -> list[Move]:
+    def _report(self, node: Node, events: list[JobEvent], now_s: float) -> list[Move]:
         """Records events on a node and passes them to the policy."""
         if (next_s := node.next_s()) < float("inf"):
             self._at(next_s, _NodeEvent(node, node.version))

@@ -207,16 +207,16 @@ def _model_status(node: Node, model: str, active: int, now_s: float) -> ModelSta
         state = ModelState.READY if ready_s <= now_s else ModelState.LOADING
     cache = None
     if ready_s is not None:
-        held = node.cache(model)
+        model_cache = node.cache(model)
         cache = CacheStatus(
             memory_bytes=spec.cache_tokens * STORED_BYTES_PER_TOKEN,
-            memory_used_bytes=held.memory_used * STORED_BYTES_PER_TOKEN,
+            memory_used_bytes=model_cache.memory_used * STORED_BYTES_PER_TOKEN,
             bytes_per_token=STORED_BYTES_PER_TOKEN,
             disk_bytes=spec.disk_tokens * STORED_BYTES_PER_TOKEN,
-            disk_used_bytes=held.disk_used * STORED_BYTES_PER_TOKEN,
+            disk_used_bytes=model_cache.disk_used * STORED_BYTES_PER_TOKEN,
             snapshot_only=spec.snapshot_only,
             slots=spec.cache_slots,
-            slots_used=held.leaves,
+            slots_used=model_cache.leaves,
         )
     return ModelStatus(
         name=model,

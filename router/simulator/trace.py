@@ -53,8 +53,8 @@ class _Form(msgspec.Struct):
 
     @property
     def is_text(self) -> bool:
-        told = self.append is not msgspec.UNSET or self.messages is not msgspec.UNSET
-        return told and self.timestamp is msgspec.UNSET
+        has_text = self.append is not msgspec.UNSET or self.messages is not msgspec.UNSET
+        return has_text and self.timestamp is msgspec.UNSET
 
 
 _decode_form = msgspec.json.Decoder(_Form).decode
@@ -87,7 +87,7 @@ def _read_line(number: int, line: str | bytes, text_trace: TextTrace) -> list[Re
             return [_estimated(each) for each in text_trace.read(line)]
         request = _decode(line)
     except msgspec.ValidationError as error:
-        raise TraceError(f"Line {number}: {_in_words(str(error))}.") from error
+        raise TraceError(f"Line {number}: {_readable(str(error))}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"Line {number} is not JSON: {error}.") from error
     except ValueError as error:
@@ -107,7 +107,7 @@ def _estimated(request: TextTraceRequest) -> Request:
     )
 
 
-def _in_words(problem: str) -> str:
+def _readable(problem: str) -> str:
     what, at, where = problem.partition(" - at `$")
     return f"`{where.strip('.`')}`: {what}" if at and where != "`" else what
 

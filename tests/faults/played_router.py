@@ -62,7 +62,7 @@ class PlayedRouter:
     def hear(self, count: int = 99) -> None:
         """Some of what the node has said, the oldest first; then it brings about what it wants."""
         for _ in range(min(count, len(self.said))):
-            self.fleet.heard(NODE_ID, self.said.popleft())
+            self.fleet.on_status(NODE_ID, self.said.popleft())
         if self.node.chance.random() < 0.3:
             self.check_plan()
         self.lifecycle.reconcile()

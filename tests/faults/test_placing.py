@@ -218,7 +218,7 @@ async def test_fault_32_nothing_goes_to_a_node_that_has_started_anew_since_it_wa
     async def place_and_hear(ticket: Ticket) -> Lease:
         lease = await place(ticket)
         anew = node_status(model_status("other"), node_id=lease.node_id, instance_id="i2")
-        router.core.fleet.heard(lease.node_id, anew)
+        router.core.fleet.on_status(lease.node_id, anew)
         left.append(lease.node_id)
         return lease
 

@@ -267,7 +267,7 @@ async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
         url = f"https://127.0.0.1:{deaf.getsockname()[1]}"
         router.core.watcher.start(node_record(url, "deaf"))
         status = node_status(model_status("unheard"), node_id="id-deaf")
-        router.core.fleet.heard("id-deaf", status)
+        router.core.fleet.on_status("id-deaf", status)
         unheard = await router.post({"model": "unheard"})
         server = await start_node(foreign(whole, "other"))
         await router.add(server, "c", "openai", accepted=("other",))

@@ -80,7 +80,7 @@ async def fill_disk(registry: Registry, pages: int = 1) -> None:
 
 
 def heard(fleet: Fleet, *names: str) -> None:
-    fleet.heard(NODE.id, node_status(*(model_status(name, weight_bytes=5) for name in names)))
+    fleet.on_status(NODE.id, node_status(*(model_status(name, weight_bytes=5) for name in names)))
 
 
 async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
@@ -253,7 +253,7 @@ async def test_a_node_removed_meanwhile_does_not_stop_the_others(
     fleet.add(NODE)
     fleet.add(other)
     heard(fleet, "m")
-    fleet.heard(other.id, node_status(model_status("y")))
+    fleet.on_status(other.id, node_status(model_status("y")))
     await jobs.write_residency()
     assert [row.node_id for row in await residency_of(registry)] == [other.id]
     assert caplog.messages == []

@@ -148,12 +148,12 @@ class World:
         elif record.kind == "openai":
             self.accept(record)
         else:
-            self.fleet.heard(record.id, node.status)
+            self.fleet.on_status(record.id, node.status)
 
     def accept(self, record: NodeRecord) -> None:
         listed = [model.name for model in self.played[record.url].status.models]
         self.fleet.set_unaccepted(record.id, unaccepted(record, listed))
-        self.fleet.heard(record.id, foreign_status(record, listed))
+        self.fleet.on_status(record.id, foreign_status(record, listed))
 
     async def unwatch(self, node_id: str) -> None:
         del self.records[node_id]

@@ -73,7 +73,7 @@ async def a_fleet(
 def load_all(router: RunningRouter, node: ScriptedNode) -> None:
     status = node_status(model_status("a"), model_status("b"), node_id=agent_id("n"))
     node.first_events = (StatusEvent(status),)
-    router.core.fleet.heard(agent_id("n"), status)
+    router.core.fleet.on_status(agent_id("n"), status)
 
 
 async def explained(router: RunningRouter, caller: RawCaller) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_a_target_whose_nodes_all_fail_hands_over_to_the_next(
     assert (told["requested_model"], told["model"]) == ("auto", "b")
     assert told["failed_targets"] == ["a (node_failed)"]
     assert [each["decision"]["model"] for each in told["attempts"]] == ["a", "a", "b"]
-    assert "a is the first that can take it" in told["target_reason"]
+    assert "a is the first that can serve it" in told["target_reason"]
 
 
 async def test_the_last_target_s_failure_is_told(

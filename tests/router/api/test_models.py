@@ -55,7 +55,7 @@ def fleet_of(*models: ModelStatus) -> Fleet:
     for number, model in enumerate(models):
         record = node_record(f"http://{number}", str(number))
         fleet.add(record)
-        fleet.heard(record.id, node_status(model, node_id=record.id))
+        fleet.on_status(record.id, node_status(model, node_id=record.id))
     return fleet
 
 

@@ -72,7 +72,7 @@ class World:
     def add(self, name: str) -> None:
         """A node that is heard of and that nobody can dial."""
         self.fleet.add(node_record("http://x", name))
-        self.fleet.heard("id-" + name, node_status(model_status("m")))
+        self.fleet.on_status("id-" + name, node_status(model_status("m")))
 
 
 def first_contents(world: World) -> float | None:
@@ -245,7 +245,7 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     node = await start_node(never)
     await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
     lease = await world.dispatcher.place(ticket())
-    world.fleet.heard("id-a", node_status(model_status("m"), instance_id="i2"))
+    world.fleet.on_status("id-a", node_status(model_status("m"), instance_id="i2"))
     with pytest.raises(NotSent, match="has restarted"):
         world.dispatcher.prepare(ticket(), lease)
     again = await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT)
@@ -291,7 +291,7 @@ async def test_a_node_that_does_not_take_the_connection_has_failed(
 def full(world: World) -> None:
     """A node with one place."""
     world.fleet.add(node_record("http://x", "a"))
-    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
+    world.fleet.on_status("id-a", node_status(model_status("m", max_rows=1)))
 
 
 async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> None:
@@ -319,7 +319,7 @@ async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_to
     first = await world.dispatcher.place(ticket("1"))
     world.ledger.opened(ticket("1"), first, "a", "i1", reported=False)
     world.fleet.add(node_record("http://x", "b"))
-    world.fleet.heard("id-b", node_status(model_status("m", max_rows=1)))
+    world.fleet.on_status("id-b", node_status(model_status("m", max_rows=1)))
     second = await world.dispatcher.place(ticket("2"))
     assert second.node_id == "id-b"
     again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)

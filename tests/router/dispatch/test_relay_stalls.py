@@ -140,7 +140,7 @@ async def test_after_content_a_stall_never_looks_finished(
         pass
     error = await in_band_error(caller)
     assert error["code"] == "node_failed"
-    assert error["message"] == "The node a has fallen silent in its answer, for 0.5 s."
+    assert error["message"] == "The node a has sent nothing more of its response for 0.5 s."
     await strict.idle()
     assert asked(node) == [1]
     await node.requests[-1].wait_gone()
@@ -153,7 +153,7 @@ async def test_a_server_that_never_begins_is_given_up(
     caller = await strict.post(WHOLE)
     error = await caller.error()
     assert (caller.status, error["code"]) == (502, "node_failed")
-    assert error["message"] == "The node a has not begun to answer for 0.6 s."
+    assert error["message"] == "The node a has not begun to respond for 0.6 s."
 
 
 @pytest.mark.parametrize("body", [WHOLE, STREAM])

@@ -32,7 +32,7 @@ class World:
 
     def hear(self, name: str) -> None:
         self.fleet.add(node_record("http://x", name))
-        self.fleet.heard("id-" + name, node_status(model_status("m", max_rows=1)))
+        self.fleet.on_status("id-" + name, node_status(model_status("m", max_rows=1)))
 
     async def place(self, request_id: str, **fields: Any) -> asyncio.Task[Lease]:
         """A task that has either been granted a lease or waits in the queue."""

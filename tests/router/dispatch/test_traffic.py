@@ -41,7 +41,7 @@ class World:
 
     def report(self, name: str, **fields: Any) -> None:
         model = model_status("m", **{"max_rows": 1} | fields)
-        self.fleet.heard(f"id-{name}", node_status(model))
+        self.fleet.on_status(f"id-{name}", node_status(model))
 
     async def queue(self, queued: Ticket) -> Queued:
         """Queues a ticket that no node can take; returns its place."""

@@ -31,7 +31,7 @@ def test_a_word_makes_it_reachable_and_its_models_known() -> None:
     fleet = Fleet(clock=FakeClock(5.0))
     fleet.add(node_record("http://a"))
     status = node_status(model_status("org/small"))
-    fleet.heard("id-a", status)
+    fleet.on_status("id-a", status)
     view = fleet.node("id-a")
     assert view is not None
     assert (view.reachable, view.error, view.status, view.status_at_s) == (True, None, status, 5.0)
@@ -41,7 +41,7 @@ def test_a_word_makes_it_reachable_and_its_models_known() -> None:
 def test_a_lost_node_keeps_its_models_so_that_callers_get_503_and_not_404() -> None:
     fleet = Fleet()
     fleet.add(node_record("http://a"))
-    fleet.heard("id-a", node_status(model_status("m")))
+    fleet.on_status("id-a", node_status(model_status("m")))
     fleet.lost("id-a", "It is gone.")
     (view,) = fleet.snapshot
     assert (view.reachable, view.error) == (False, "It is gone.")
@@ -76,7 +76,7 @@ def test_a_node_is_silent_since_it_first_said_nothing() -> None:
 
 def test_words_about_unknown_nodes_are_passed_over() -> None:
     fleet = Fleet()
-    fleet.heard("id-x", node_status(model_status("m")))
+    fleet.on_status("id-x", node_status(model_status("m")))
     fleet.lost("id-x", "Gone.")
     fleet.remove("id-x")
     assert fleet.snapshot == ()
@@ -87,7 +87,7 @@ def test_a_snapshot_never_changes() -> None:
     fleet = Fleet()
     fleet.add(node_record("http://a"))
     before = fleet.snapshot
-    fleet.heard("id-a", node_status())
+    fleet.on_status("id-a", node_status())
     fleet.add(node_record("http://b", "b"))
     assert [view.reachable for view in before] == [False]
     fleet.remove("id-a")
@@ -104,8 +104,8 @@ def test_nodes_are_found_by_name() -> None:
 def test_the_models_of_a_removed_node_go_unless_another_has_them() -> None:
     fleet = fleet_with("old")
     fleet.add(node_record("http://b", "b"))
-    fleet.heard("id-a", node_status(model_status("one"), model_status("both")))
-    fleet.heard("id-b", node_status(model_status("both")))
+    fleet.on_status("id-a", node_status(model_status("one"), model_status("both")))
+    fleet.on_status("id-b", node_status(model_status("both")))
     assert fleet.models == {"one", "both"}
     fleet.remove("id-a")
     assert fleet.models == {"both"}
@@ -115,8 +115,8 @@ def test_the_models_of_a_removed_node_go_unless_another_has_them() -> None:
 
 def test_a_model_that_its_node_does_not_name_any_more_goes() -> None:
     fleet = fleet_with()
-    fleet.heard("id-a", node_status(model_status("one"), model_status("two")))
-    fleet.heard("id-a", node_status(model_status("two")))
+    fleet.on_status("id-a", node_status(model_status("one"), model_status("two")))
+    fleet.on_status("id-a", node_status(model_status("two")))
     assert fleet.models == {"two"}
 
 
@@ -125,7 +125,7 @@ def test_the_models_of_a_node_not_heard_since_the_start_are_known() -> None:
     assert "org/small" in fleet.models
     fleet.lost("id-a", "It sleeps.")
     assert "org/small" in fleet.models
-    fleet.heard("id-a", node_status(model_status("new")))
+    fleet.on_status("id-a", node_status(model_status("new")))
     assert fleet.models == {"new"}
 
 
@@ -138,7 +138,7 @@ def test_models_of_paid_servers_are_apart_from_those_that_may_be_named() -> None
     fleet = fleet_with("both")
     paid = replace(node_record("http://b", "b"), prices={"input": 3, "output": 15})
     fleet.add(paid)
-    fleet.heard("id-b", node_status(model_status("both"), model_status("large")))
+    fleet.on_status("id-b", node_status(model_status("both"), model_status("large")))
     assert (fleet.models, fleet.paid_models) == (frozenset(("both",)), frozenset(("large",)))
     view = fleet.node("id-b")
     assert view is not None and view.is_paid and view.prices == Prices(3, 15)
@@ -146,7 +146,7 @@ def test_models_of_paid_servers_are_apart_from_those_that_may_be_named() -> None
 
 def test_a_stalled_model_is_told_to_those_who_listen_once() -> None:
     fleet = fleet_with()
-    fleet.heard("id-a", node_status(model_status("m")))
+    fleet.on_status("id-a", node_status(model_status("m")))
     told: list[None] = []
     fleet.listen(lambda: told.append(None))
     for models in (frozenset("m"), frozenset("m"), frozenset[str]()):

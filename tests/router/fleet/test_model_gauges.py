@@ -18,7 +18,7 @@ class World:
 
     def hear(self, *models: ModelStatus, instance_id: str = "i1") -> None:
         status = node_status(*models, node_id="id-a", instance_id=instance_id)
-        self.fleet.heard("id-a", status)
+        self.fleet.on_status("id-a", status)
 
     def figures(self, name: str) -> list[str]:
         start = f"mlx_fleet_{name}{{"
@@ -85,5 +85,5 @@ def test_a_server_of_others_loads_nothing_that_is_known() -> None:
     world = World()
     world.fleet.add(node_record("http://b", "b", kind="openai"))
     for generation in (1, 2):
-        world.fleet.heard("id-b", node_status(ready("x", generation), node_id="id-b"))
+        world.fleet.on_status("id-b", node_status(ready("x", generation), node_id="id-b"))
     assert world.figures("load_seconds_count") == []

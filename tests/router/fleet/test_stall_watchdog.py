@@ -163,7 +163,7 @@ class World:
         )
 
     def hear(self, **model: Any) -> None:
-        self.fleet.heard("n", node_status(model_status("m", **model), node_id="n"))
+        self.fleet.on_status("n", node_status(model_status("m", **model), node_id="n"))
 
     @property
     def stalled(self) -> frozenset[str]:
@@ -184,7 +184,7 @@ class World:
 
 async def test_a_stalled_model_is_told_until_it_makes_progress() -> None:
     world = World()
-    assert await world.leave() == "The node n is there and has made no token for 0.2 s."
+    assert await world.leave() == "The node n is connected and has computed no token for 0.2 s."
     assert world.stalled == {"m"}
     world.hear()
     assert world.stalled == {"m"}

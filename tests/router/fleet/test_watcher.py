@@ -216,9 +216,9 @@ async def test_a_lost_agent_is_followed_again_from_the_last_account(
         "/fleet/events?instance=i1&after=7",
     ]
     assert [message.split(":")[0] for message in caplog.messages] == [
-        "node a is there",
+        "node a is connected",
         "node a is lost",
-        "node a is there",
+        "node a is connected",
     ]
 
 
@@ -281,7 +281,7 @@ async def test_what_a_server_lists_later_waits_until_it_is_accepted(
             await asyncio.sleep(0.001)
     assert world.fleet.models == {"a", "later"}
     assert [line for line in caplog.messages if "wait" in line] == [
-        "node a lists models that wait; `router nodes` shows them"
+        "node a lists models that await acceptance; `router nodes` shows them"
     ]
 
 
@@ -351,7 +351,7 @@ async def test_a_fault_of_who_listens_is_logged_and_the_node_watched_on(
 
     def fail() -> None:
         view = world.fleet.node("id-a")
-        if faults and view is not None and view.error != "The node has not answered yet.":
+        if faults and view is not None and view.error != "The node has not responded yet.":
             raise RuntimeError(faults.pop(0))
 
     world.fleet.listen(fail)

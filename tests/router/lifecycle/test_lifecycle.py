@@ -177,7 +177,7 @@ async def test_a_load_that_is_due_while_its_node_is_away_waits_for_it(
         await core.lifecycle.settle()
         assert core.lifecycle.timetable.pending("s") == "load"
         assert view.status is not None and playing.orders == []
-        core.fleet.heard(view.node_id, view.status)
+        core.fleet.on_status(view.node_id, view.status)
         await until(lambda: core.lifecycle.timetable.pending("s") is None)
         assert playing.orders == [(PATH_LOAD, "m")]
 

@@ -73,7 +73,7 @@ def test_a_rejection_stands_beside_the_attempts_before_it(decisions: Decisions) 
 
 def test_a_request_that_goes_on_to_another_model_keeps_the_road(decisions: Decisions) -> None:
     first, second = ticket(model="m"), ticket(model="other")
-    decisions.chosen(first, "m is the first that can take it.")
+    decisions.chosen(first, "m is the first that can serve it.")
     decisions.granted(first, decision())
     decisions.rejected(first, Reject("r", RejectKind.NO_NODE, "No.", 5))
     decisions.fell_back(second, "m", "node_failed")
@@ -82,7 +82,7 @@ def test_a_request_that_goes_on_to_another_model_keeps_the_road(decisions: Decis
     found = decisions.find("r")
     assert found is not None
     assert (found.model, found.reject, found.failed) == ("other", None, [("m", "node_failed")])
-    assert found.why == "m is the first that can take it."
+    assert found.why == "m is the first that can serve it."
     assert [attempt.accounts for attempt in found.attempts] == [FINISHED, None]
     assert decisions.short("r").startswith(b"after=m (node_failed); node=studio; ")
 

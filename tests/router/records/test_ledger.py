@@ -305,8 +305,8 @@ def test_accounts_of_what_a_node_was_never_given_or_that_cannot_be_so_are_droppe
         ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, **changes))
     ledger.on_finished("b", "i1", FINISHED)
     assert ledger.pop_rows() == []
-    assert len([line for line in caplog.messages if "accounts of node n" in line]) == 1
-    assert len([line for line in caplog.messages if "accounts of node b" in line]) == 1
+    assert len([line for line in caplog.messages if "usage record of node n" in line]) == 1
+    assert len([line for line in caplog.messages if "usage record of node b" in line]) == 1
     ledger.ended(lease(), 10.0, "served")
     ledger.expire(10.0 + UNREPORTED_AFTER_S)
     (row,) = ledger.pop_rows()

@@ -149,7 +149,7 @@ def test_a_session_stays_with_the_target_that_answered_it_last() -> None:
     for selector in ("warm", "spillover"):
         choice = order(route(selector=selector, spill_at=2), with_b, Moment(NOW_S, (ready,)))
         assert [target.model for target in choice.targets] == ["b", "a", "c"]
-        assert "b is the one that its session is with" in choice.why
+        assert "b is the one that served its session" in choice.why
     assert chosen(route(), with_b, ready) == ["a", "b", "c"]
     assert chosen(route(A, C, selector="warm"), with_b, ready) == ["a", "c"]
     assert (
@@ -234,7 +234,7 @@ def test_the_reason_names_what_was_passed_over() -> None:
     fleet = view("n", on_disk("b"), on_disk("c"))
     why = order(route(), SMALL, Moment(NOW_S, (fleet,))).why
     assert why == (
-        "Of the targets of the alias auto, b is the first that can take it (passed over: a: no "
+        "Of the targets of the alias auto, b is the first that can serve it (passed over: a: no "
         "node has it)."
     )
 

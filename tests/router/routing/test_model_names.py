@@ -20,7 +20,7 @@ def names_with(*models: str) -> Names:
     """Of a fleet whose node has these models."""
     fleet = Fleet()
     fleet.add(node_record("http://a"))
-    fleet.heard("id-a", node_status(*map(model_status, models)))
+    fleet.on_status("id-a", node_status(*map(model_status, models)))
     return Names(fleet, [alias("fast", "org/small")])
 
 
@@ -28,9 +28,9 @@ def with_paid(*models: str, free: tuple[str, ...] = ("m",)) -> Names:
     """The same, and a paid server with these."""
     fleet = Fleet()
     fleet.add(node_record("http://a"))
-    fleet.heard("id-a", node_status(*map(model_status, free)))
+    fleet.on_status("id-a", node_status(*map(model_status, free)))
     fleet.add(replace(node_record("http://b", "cloud"), prices=PRICES))
-    fleet.heard("id-cloud", node_status(*map(model_status, models)))
+    fleet.on_status("id-cloud", node_status(*map(model_status, models)))
     return Names(fleet)
 
 
@@ -56,7 +56,7 @@ def test_a_model_that_is_broken_on_every_node_says_so() -> None:
         fleet.add(node_record(f"http://{name}", name))
         status = node_status(model_status("other"))
         broken = (BrokenModel("m", "It lacks a file."),)
-        fleet.heard(f"id-{name}", msgspec.structs.replace(status, broken=broken))
+        fleet.on_status(f"id-{name}", msgspec.structs.replace(status, broken=broken))
     names = Names(fleet, [alias("fast", "m")])
     for asked in ("m", "fast"):
         with pytest.raises(ModelBroken) as refused:
@@ -65,7 +65,7 @@ def test_a_model_that_is_broken_on_every_node_says_so() -> None:
             "'m' cannot be served on a: It lacks a file. on b: It lacks a file."
         )
     assert names.listed() == {"other"}
-    fleet.heard("id-a", node_status(model_status("m")))
+    fleet.on_status("id-a", node_status(model_status("m")))
     assert names.resolve("fast") == "m"
 
 

@@ -43,7 +43,7 @@ class World:
         self.fleet = Fleet()
         prices = {"input": 2.0, "output": 10.0, "cached": 1.0}
         self.fleet.add(replace(node_record("http://p", "p", "openai"), prices=prices))
-        self.fleet.heard("id-p", node_status(model_status("m")))
+        self.fleet.on_status("id-p", node_status(model_status("m")))
         self.clock = FakeClock(NEW_YEAR_S - 3600)
         charged = {"key-1": spent} if spent else {}
         self.budgets = Budgets(self.fleet, charged, self.clock, lambda _lease, _cost: None)

@@ -455,7 +455,7 @@ def test_a_decision_names_every_node_and_why_one_was_chosen() -> None:
     assert [terms.node_id for terms in action.decision.nodes] == ["a", "b", "c"]
     assert action.decision.nodes[1].excluded == "It cannot be reached."
     assert action.decision.nodes[2].excluded == "It does not have the model."
-    assert action.decision.reason == "a is the only node that can take it."
+    assert action.decision.reason == "a is the only node that can serve it."
     assert action.decision.chosen is action.decision.nodes[0]
 
 
@@ -464,7 +464,7 @@ def test_where_no_node_can_take_it_the_reason_says_of_each_why() -> None:
     explained = fleet.scheduler.explain(asking("1"), fleet.moment)
     assert explained.node_id == ""
     assert explained.reason == (
-        "No node can take it. b: It cannot be reached. c: It does not have the model. "
+        "No node can serve it. b: It cannot be reached. c: It does not have the model. "
         "`router nodes` shows more."
     )
     fleet.views = ()

@@ -355,7 +355,7 @@ class World:
             view = self.fleet.node(node_id)
             if view is None or not view.status or view.status.instance_id != agent.instance_id:
                 self.forget(node_id)
-            self.fleet.heard(node_id, event.status)
+            self.fleet.on_status(node_id, event.status)
             return True
         if isinstance(event, PrefixDelta):
             whole = self.index.on_delta(node_id, event)
@@ -466,7 +466,7 @@ class World:
             self.hear(agent)
         self.fleet.add(self.server.record)
         models = self.chance.choice(((), MODELS[:1], MODELS))
-        self.fleet.heard(SERVER, foreign_status(self.server.record, list(models)))
+        self.fleet.on_status(SERVER, foreign_status(self.server.record, list(models)))
 
     def cordon(self) -> None:
         """An admin wants a node to take no more requests, or some again."""

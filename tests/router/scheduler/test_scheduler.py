@@ -338,7 +338,7 @@ def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_l
 def test_a_node_that_refused_is_not_asked_again() -> None:
     fleet = Fleet(node_view("a"))
     told = fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, Failure.ANSWERED)
-    assert "a failed it, and no other node can take it" in rejected(told).reason
+    assert "a failed it, and no other node can serve it" in rejected(told).reason
 
 
 def test_a_node_that_fails_at_once_does_not_draw_all_requests() -> None:

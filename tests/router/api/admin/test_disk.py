@@ -101,7 +101,7 @@ class World:
             disk_free_bytes=free_bytes,
         )
         self.fleet.add(record)
-        self.fleet.heard(name, status)
+        self.fleet.on_status(name, status)
         self.nodes[name] = PlayedNode(status)
 
     def pulled(self, name: str) -> PullCommand:
