@@ -147,7 +147,7 @@ async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
     node = RawNode(answers(body, status))
     await node.start()
     view = await world.watch(node)
-    view = await world.until(lambda view: "not answered yet" not in str(view.error))
+    view = await world.until(lambda view: "not responded yet" not in str(view.error))
     assert not view.reachable and words in str(view.error)
     node.script, asked = ScriptedNode._serve.__get__(node), len(node.requests)
     await world.until(lambda view: view.reachable)
