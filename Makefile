@@ -18,10 +18,13 @@ ALONE := tests/acceptance/test_fleet.py tests/acceptance/test_lifecycle.py \
   tests/node/test_free_loop.py tests/faults/test_processes.py tests/faults/test_credentials.py \
   tests/faults/test_leaving.py tests/faults/test_kills.py
 TEST_HOME := .cache/test-node
+# The suites that `make test COMPILED=1` runs against the modules of the compiled wheel.
+COMPILED_TREE := .cache/compiled
+COMPILED_TESTS := tests/router tests/serving tests/node/protocol
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
 # No target and no prerequisite holds the folder's own path: make would split it at a space.
-.PHONY: demo-model run setup test clients-real soak conformance check fmt bench bench-peers bench-fleet mac-check clean
+.PHONY: demo-model run setup test wheel clients-real soak conformance check fmt bench bench-peers bench-fleet mac-check clean
 
 run: demo-model
 ifdef ONCE
@@ -40,13 +43,27 @@ test: export OPENBLAS_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =
 test: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
 test: export MLX_FLEET_GGUF = $(CURDIR)/$(DEMO_GGUF)
-test: .venv/.clients $(TEST_MODEL)
-ifdef ARGS
+test: .venv/.clients $(TEST_MODEL) $(if $(COMPILED),wheel)
+ifdef COMPILED
+	@rm -rf $(COMPILED_TREE) && mkdir -p $(COMPILED_TREE)
+	@$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED_TREE)
+	@cp -R tests docs pyproject.toml $(COMPILED_TREE)
+	cd $(COMPILED_TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/python -m tests.compiled
+	cd $(COMPILED_TREE) && PYTHONPATH=$(CURDIR)/$(COMPILED_TREE) $(CURDIR)/$(BIN)/python -m pytest \
+	  $(or $(ARGS),-n 2 --dist loadfile --no-loadscope-reorder $(COMPILED_TESTS))
+else ifdef ARGS
 	$(BIN)/pytest $(ARGS)
 else
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%)
 	$(BIN)/pytest $(ALONE)
 endif
+
+# A wheel whose pure modules are compiled; takes a C compiler, and two minutes.
+wheel: .venv/.dev
+	@echo "Building a wheel with compiled modules (about two minutes) …"
+	@rm -f dist/*.whl
+	@MLX_FLEET_COMPILE=1 $(BIN)/python -m build --outdir dist . > /dev/null
+	@ls dist/*.whl
 
 # Claude Code, Codex and OpenCode themselves, from npm (800 MB in .cache), each cut off from every
 # network but loopback. Takes Linux and Node.js.

@@ -45,7 +45,8 @@ from router.types import (
     Verdict,
 )
 from router.upstream.foreign import ForeignResponse
-from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
+from router.upstream.http_failures import CutOff, NotConnected, UpstreamBroken
+from router.upstream.http_response import Response
 from router.upstream.node_client import WholeAnswer
 from serving.log_limiter import LogLimiter
 from serving.terminal.error_text import error_text

@@ -18,7 +18,7 @@ import httptools
 
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream.host_name import HostName
-from router.upstream.http_response import NoResponse, NotConnected, UpstreamBroken
+from router.upstream.http_failures import NoResponse, NotConnected, UpstreamBroken
 from router.upstream.http_response import Response as Response
 from serving.http.tcp_keepalive import Probes, probe
 

@@ -5,30 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import httptools
+
+from router.upstream.http_failures import NoResponse, UpstreamBroken
 
 PAUSE_BYTES = 64 * 1024
 """Unread bytes of a body above which the connection stops reading, so that a slow client does not
 fill the memory."""
 MAX_HEAD_BYTES = 64 * 1024
-
-
-class UpstreamBroken(ConnectionError):
-    """The connection to the node broke, or the data on it is not HTTP."""
-
-
-class NoResponse(UpstreamBroken):
-    """The node closed the connection before its response."""
-
-
-class CutOff(UpstreamBroken):
-    """The router itself ended the request on its node, because an admin drains the node."""
-
-
-class NotConnected(UpstreamBroken):
-    """The node does not accept a connection in time."""
 
 
 class Connection(Protocol):
@@ -62,8 +48,8 @@ class Response:
         """Unread bytes as received, with their framing."""
         self._sink: Callable[[bytes], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._parser = httptools.HttpResponseParser(self)
-        """Deleted at the end, since it is part of a reference cycle."""
+        self._parser: Any = httptools.HttpResponseParser(self)
+        """None at the end, since it is part of a reference cycle."""
 
     # --- for the reader ---
 
@@ -170,7 +156,7 @@ class Response:
 
     def on_lost(self, error: Exception | None) -> None:
         """Handles the closed connection; it completes a body that has no length of its own."""
-        del self._parser
+        self._parser = None
         framed = self.headers.keys() & {b"content-length", b"transfer-encoding"}
         if error is None and self.status and not framed:
             self._complete = True
@@ -218,5 +204,5 @@ class Response:
             self._complete = True
             # After this callback the parser forgets if the connection may be kept.
             keep = self._parser.should_keep_alive()
-            del self._parser
+            self._parser = None
             self._connection.on_complete(keep=keep)

@@ -22,7 +22,8 @@ from router.types import Lease, Ticket
 from router.upstream.control_client import ControlClient
 from router.upstream.credentials import NodeCredential
 from router.upstream.http_client import Upstream
-from router.upstream.http_response import CutOff, Response, UpstreamBroken
+from router.upstream.http_failures import CutOff, UpstreamBroken
+from router.upstream.http_response import Response
 from router.upstream.origins import Stamp
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

@@ -32,7 +32,7 @@ from router.records.metrics import Metrics
 from router.routing.paid_budgets import Budgets
 from router.scheduler.scheduler import Scheduler
 from router.types import Failure
-from router.upstream.http_response import UpstreamBroken
+from router.upstream.http_failures import UpstreamBroken
 from tests.fakes import FakeClock
 from tests.router.conftest import (
     ORIGINS,

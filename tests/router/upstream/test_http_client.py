@@ -13,7 +13,8 @@ import pytest
 
 from router.upstream import http_client as upstream_module
 from router.upstream.http_client import Upstream
-from router.upstream.http_response import PAUSE_BYTES, NoResponse, NotConnected, UpstreamBroken
+from router.upstream.http_failures import NoResponse, NotConnected, UpstreamBroken
+from router.upstream.http_response import PAUSE_BYTES
 from tests.router.conftest import WAIT_S, Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
