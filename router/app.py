@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Router
 
-from node.protocol.prefix import Chainer
+from node.protocol.chain.prefix import Chainer
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.protocol.prefix import Chainer
+from node.protocol.chain.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
 from router.dispatch.dispatcher import Dispatcher

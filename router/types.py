@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import Finished, ModelState, NodeStatus
-from node.protocol.prefix import Chain
 from router.prices import Prices
 from router.states import SCOPE_EXTERNAL
 

@@ -28,6 +28,7 @@ from node.ipc.messages import WITHOUT_MLX, Marked
 from node.models.store import ModelEntry, ModelStore
 from node.prompt.prompt import RenderRequest
 from node.prompt.renderers import Renderers
+from node.protocol.chain.prefix import Head
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
@@ -42,7 +43,6 @@ from node.protocol.messages import (
     Stored,
 )
 from node.protocol.models import ModelCard
-from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
 from serving.awake import Awake

@@ -20,8 +20,14 @@ from node.ipc.messages import Delta, Part, PartKind
 from node.prefixes.digest import PrefixDigest
 from node.prompt.late_chain import LateChain
 from node.prompt.prompt import Prompt
+from node.protocol.chain.prefix import (
+    Chain,
+    OutputCall,
+    OutputText,
+    ResponseOutput,
+    chain_with_output,
+)
 from node.protocol.messages import FinishReason
-from node.protocol.prefix import Chain, OutputCall, OutputText, ResponseOutput, chain_with_output
 from node.request import NO_ITEM, TextRequest
 
 

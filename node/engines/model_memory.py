@@ -6,10 +6,11 @@ from node.engines.residency_policy import ResidencyPolicy
 from node.engines.sizing import Plan, Room, needed_bytes, plan_engine
 from node.engines.slot import EngineKind, Slot
 from node.engines.slots import Slots
-from node.engines.swap_policy import AwaitedModel, LoadingModel, MemoryView, ResidentModel
+from node.engines.swap_policy import AwaitedModel, LoadingModel, MemoryView
 from node.errors import DoesNotFit
 from node.models.store import ModelEntry
 from node.protocol.messages import ModelState
+from node.protocol.swap_rule import ResidentModel
 
 
 class ModelMemory:
@@ -56,9 +57,10 @@ class ModelMemory:
             if slot.is_unloading:
                 unloading_bytes += kept_bytes
             elif slot.state is ModelState.READY:
-                value_s = slot.value_s(now_s)
+                evictable_s = slot.ready_s + self._kind.settings.min_residency_s
+                cost_s = slot.unload_cost_s(now_s)
                 residents.append(
-                    ResidentModel(name, kept_bytes, use.leases, slot.ready_s, value_s, pinned)
+                    ResidentModel(name, kept_bytes, use.leases, evictable_s, cost_s, pinned)
                 )
             elif slot.state is ModelState.LOADING:
                 abandoned_s = None if pinned else use.abandoned_s

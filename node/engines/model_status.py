@@ -51,6 +51,7 @@ def model_status(
         disk_bytes=entry.disk_bytes,
         memory_bytes=sizes.memory_bytes,
         load_s=loads.load_s,
+        unload_cost_s=slot.unload_cost_s(now_s) if slot.state is ModelState.READY else 0.0,
         speed=slot.speed,
         capabilities=entry.capabilities,
         tool_parser=entry.formats.tool_calls,

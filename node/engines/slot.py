@@ -177,7 +177,7 @@ class Slot:
             return None
         return max(0.0, now_s - self.use.used_s)
 
-    def value_s(self, now_s: float) -> float:
+    def unload_cost_s(self, now_s: float) -> float:
         """Expected cost of unloading the model, in seconds: its load, and the prefill of KV that is
         cached in memory alone, weighted by the chance that the model is requested again."""
         reload_s = self.loads.load_s or self.entry.weight_bytes / LOAD_BYTES_PER_S

@@ -21,7 +21,6 @@ from node.engines.residency_policy import ResidencyPolicy
 from node.engines.sizing import MAX_ROWS
 from node.engines.slot import EngineKind, EngineState, Slot
 from node.engines.slots import Slots
-from node.engines.swap_policy import SwapRules
 from node.engines.swapper import Swapper
 from node.errors import ModelBusy
 from node.ipc.messages import Pressure
@@ -60,7 +59,7 @@ class Supervisor:
             self._slots,
             self._engines,
             self._memory,
-            SwapRules(settings.min_residency_s, settings.max_swap_wait_s),
+            settings.max_swap_wait_s,
             self._on_change,
         )
         self._leasing = Leasing(self._engines, self._swapper, self._memory)

@@ -10,40 +10,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
+from node.protocol.swap_rule import ResidentModel, swap_plan
+
 ABANDONED_S = 2.0
 """Seconds that a load runs on after the last request for it has disconnected, since a client may
 retry."""
-
-
-@dataclass(frozen=True, slots=True)
-class SwapRules:
-    """Limits of the swap policy."""
-
-    min_residency_s: float
-    """Minimum residency: seconds that a loaded model stays."""
-    max_swap_wait_s: float
-    """Seconds after which the model of the oldest waiting request takes precedence over requests
-    for loaded models."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResidentModel:
-    """A model that occupies memory."""
-
-    name: str
-    memory_bytes: int
-    """Bytes that it occupies until it is unloaded; the rest of its lease is reclaimed for a
-    load."""
-    leases: int
-    ready_s: float
-    """Time at which it was loaded."""
-    value_s: float
-    """Expected cost of unloading it, in seconds."""
-    pinned: bool = False
-
-    def movable_at_s(self, rules: SwapRules) -> float:
-        """Earliest time at which it may be unloaded."""
-        return self.ready_s + rules.min_residency_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +79,10 @@ class SwapDecision:
     next_s: float = inf
 
 
-def decide(memory: MemoryView, rules: SwapRules, now_s: float) -> SwapDecision:
+def decide(memory: MemoryView, max_swap_wait_s: float, now_s: float) -> SwapDecision:
     """Serves the awaited models in the order of their oldest requests. Those behind one that has to
-    wait are loaded only if they take no memory from it."""
+    wait are loaded only if they take no memory from it. After `max_swap_wait_s` the oldest request
+    takes precedence over requests for loaded models."""
     queue = sorted(memory.awaited, key=lambda each: each.since_s)
     hopeless = tuple(each.name for each in queue if each.memory_bytes > memory.most_bytes)
     queue = [each for each in queue if each.name not in hopeless]
@@ -122,8 +94,8 @@ def decide(memory: MemoryView, rules: SwapRules, now_s: float) -> SwapDecision:
     grace_s = 0.0 if needed_bytes > 0 else ABANDONED_S
     cancel, cancel_next_s = _abandoned(memory.loading, grace_s, now_s)
     cancelled_bytes = sum(each.memory_bytes for each in memory.loading if each.name in cancel)
-    since_s = queue[0].since_s if queue else inf
-    freed = _make_room(memory.residents, needed_bytes - cancelled_bytes, since_s, rules, now_s)
+    overdue_s = queue[0].since_s + max_swap_wait_s if queue else inf
+    freed = swap_plan(memory.residents, needed_bytes - cancelled_bytes, overdue_s, now_s)
     soon_bytes += cancelled_bytes
     soon_bytes += sum(each.memory_bytes for each in memory.residents if each.name in freed.unload)
     blocked = _beyond(queue, soon_bytes)
@@ -152,44 +124,3 @@ def _abandoned(
             else:
                 next_s = min(next_s, end_s)
     return tuple(due), next_s
-
-
-def _make_room(
-    residents: Sequence[ResidentModel],
-    needed_bytes: int,
-    since_s: float,
-    rules: SwapRules,
-    now_s: float,
-) -> SwapDecision:
-    """Frees memory for a model that has been waited for since `since_s`."""
-    if needed_bytes <= 0:
-        return SwapDecision()
-    movable = [each for each in residents if not each.pinned]
-    idle = [each for each in movable if not each.leases and each.movable_at_s(rules) <= now_s]
-    if unload := cheapest(idle, needed_bytes):
-        return SwapDecision(unload=tuple(each.name for each in unload))
-    chosen = cheapest(movable, needed_bytes)
-    overdue_s = since_s + rules.max_swap_wait_s
-    closed = frozenset(
-        each.name for each in chosen if max(overdue_s, each.movable_at_s(rules)) <= now_s
-    )
-    times = (overdue_s, *(each.movable_at_s(rules) for each in movable))
-    return SwapDecision(
-        closed=closed, next_s=min((each for each in times if each > now_s), default=inf)
-    )
-
-
-def cheapest(candidates: Iterable[ResidentModel], needed_bytes: int) -> tuple[ResidentModel, ...]:
-    """Returns the models with the least value per byte that together have `needed_bytes`; none if
-    all together have less. Models that are not needed after all are left out, the most valuable
-    first."""
-    ordered = sorted(candidates, key=lambda each: each.value_s / max(1, each.memory_bytes))
-    sums = list(accumulate(each.memory_bytes for each in ordered))
-    count = next((number for number, total in enumerate(sums, 1) if total >= needed_bytes), 0)
-    chosen = ordered[:count]
-    spare_bytes = (sums[count - 1] if count else 0) - needed_bytes
-    for each in sorted(chosen, key=lambda each: -each.value_s):
-        if each.memory_bytes <= spare_bytes:
-            chosen.remove(each)
-            spare_bytes -= each.memory_bytes
-    return tuple(chosen)

@@ -10,7 +10,7 @@ from node.engines.model_memory import ModelMemory
 from node.engines.processes import EngineProcesses
 from node.engines.slot import Slot
 from node.engines.slots import Slots
-from node.engines.swap_policy import SwapDecision, SwapRules, decide
+from node.engines.swap_policy import SwapDecision, decide
 from node.protocol.messages import ModelState
 
 logger = logging.getLogger(__name__)
@@ -24,14 +24,14 @@ class Swapper:
         slots: Slots,
         engines: EngineProcesses,
         memory: ModelMemory,
-        rules: SwapRules,
+        max_swap_wait_s: float,
         on_change: Callable[[], None],
     ) -> None:
         """`on_change` is called when a load is abandoned, which its status shows."""
         self._slots = slots
         self._engines = engines
         self._memory = memory
-        self._rules = rules
+        self._max_swap_wait_s = max_swap_wait_s
         self._on_change = on_change
         self._decision = SwapDecision()
         self._changed = asyncio.Event()
@@ -85,10 +85,10 @@ class Swapper:
         if self._engines.is_closing:
             return
         now_s = self._engines.now_s()
-        before, decision = self._decision, decide(self._memory.view(now_s), self._rules, now_s)
+        before, decision = self._decision, self._decide(now_s)
         while decision.load is not None:
             self._load(decision.load)
-            decision = decide(self._memory.view(now_s), self._rules, now_s)
+            decision = self._decide(now_s)
         self._decision = decision
         for name in decision.cancel:
             self._cancel(name)
@@ -121,6 +121,9 @@ class Swapper:
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _decide(self, now_s: float) -> SwapDecision:
+        return decide(self._memory.view(now_s), self._max_swap_wait_s, now_s)
 
     def _arm(self, next_s: float, now_s: float) -> None:
         if self._timer is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from node.ipc.messages import CacheEvent, CacheEventKind
 from node.prefixes.saved_positions import SavedPositions
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
 
 MOST_SAVED = 1 << 18

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import chain as chained
 
 from node.prompt.template.item_ends import ItemSpan, PromptLayout, Stretch
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 
 SLACK_LENGTH = 32
 """Characters before a cut inside a message from which on the tokens may depend on what follows the

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 
 
 class LateChain:

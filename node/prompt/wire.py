@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from node.parsing.selection import Formats
+from node.protocol.chain.prefix import Chain
 from node.protocol.overflow import Overflow
-from node.protocol.prefix import Chain
 from node.request import TextRequest
 
 LENGTH = struct.Struct("<I")

@@ -164,6 +164,9 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes that a load needs permanently: weights, live KV and the process; 0: unknown."""
     load_s: Seconds | None = None
     """Seconds of its last load; None before the first."""
+    unload_cost_s: Seconds = 0.0
+    """Expected cost of unloading it while its state is `ready`: its load and the prefill of its KV
+    that is in memory alone, weighted by the chance that it is requested again."""
     capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
     """Abilities: `completion`, `tools`, `reasoning`."""
     tool_parser: Word = ""
@@ -295,7 +298,7 @@ class Stored(msgspec.Struct, frozen=True, tag="stored"):
     response_id: Annotated[str, Meta(max_length=128)]
     origin: Origin
     hash: int
-    """With the next two fields, the `node.protocol.prefix.Head` of the chain."""
+    """With the next two fields, the `node.protocol.chain.prefix.Head` of the chain."""
     front: int
     size_bytes: Annotated[int, Meta(ge=0, le=MAX_CHAIN_BYTES)]
 

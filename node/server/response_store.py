@@ -20,8 +20,8 @@ from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.input import History
 from node.dialects.responses.items import Item
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
+from node.protocol.chain.prefix import Head
 from node.protocol.ids import response_of
-from node.protocol.prefix import Head
 
 FILE_NAME = "responses.sqlite3"
 FILE_MODE = 0o600

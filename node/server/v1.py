@@ -23,10 +23,10 @@ from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
+from node.protocol.chain.prefix import Chain, Chainer, read_fields
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
-from node.protocol.prefix import Chain, Chainer, read_fields
 from node.server.body_memory import Bodies
 from node.server.call import Call, ClientDisconnected
 from node.server.response_store import ResponseStore

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from node.protocol.prefix import Fields, read_fields
+from node.protocol.chain.prefix import Fields, read_fields
 from router.errors import BadRequest, BodyTooLarge
 from router.settings import MAX_BODY_BYTES
 from serving.http.exchange import Receive

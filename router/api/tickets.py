@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
-from node.protocol.prefix import Chain, Fields
 from router.api import responses
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.body_room import BodyRoom

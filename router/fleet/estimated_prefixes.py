@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from router.types import NOT_COVERED, Coverage
 
 MAX_TOKENS = 200_000

@@ -1,6 +1,6 @@
 """Compares the predicted cached tokens of prompts with what nodes have reused."""
 
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from router.fleet.prefix_index import PrefixIndex
 from router.records.metrics import Metrics
 from router.types import Verdict

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from node.protocol.bounds import MAX_MODELS
+from node.protocol.chain.prefix import Chain, Head
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
-from node.protocol.prefix import Chain, Head
 from node.protocol.prefixes import Tier, unpack_entries, unpack_hashes
 from router.fleet.estimated_prefixes import EstimatedPrefixes
 from router.types import Coverage

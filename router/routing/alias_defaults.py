@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.prefix import Fields
+from node.protocol.chain.prefix import Fields
 from router.types import PATH_COUNT_TOKENS
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -9,7 +9,7 @@ from math import ceil
 
 import msgspec
 
-from node.protocol.prefix import Chain, Fields
+from node.protocol.chain.prefix import Chain, Fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
 from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, UnreportedAttempt

@@ -22,7 +22,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from node.protocol.prefix import Fields
+from node.protocol.chain.prefix import Fields
 from router.client.error_dialects import Dialect, dialect_of
 from router.errors import BadRequest, Forbidden
 from router.types import Caller, Hints, Priority

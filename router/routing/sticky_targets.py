@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from router.types import Target
 
 MAX_KNOWN = 20_000

@@ -286,7 +286,7 @@ def _memory_wait_s(
         return 0.0
     if model.name in book.closed:
         return view.status.min_residency_s
-    displaced = displacement(book, view.status, model)
+    displaced = displacement(book, view.status, model, now_s)
     return max(0.0, displaced.evictable_s - now_s) + (service_s if displaced.leases else 0.0)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import ModelState, NodeStatus
-from node.protocol.prefix import Chain
 from router.scheduler.breaker import Breaker, Circuit
 from router.scheduler.external_load import OtherRows
 from router.scheduler.sessions import SessionPace

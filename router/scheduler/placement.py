@@ -204,7 +204,9 @@ class Placement:
         if status is None or view.status is None:
             return True
         book = self._books.of(view.node_id)
-        return model not in book.closed and can_load(displacement(book, view.status, status), now_s)
+        return model not in book.closed and can_load(
+            displacement(book, view.status, status, now_s), now_s
+        )
 
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node will be small enough; infinite if only a report from

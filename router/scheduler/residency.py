@@ -12,6 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
+from node.protocol.swap_rule import ResidentModel, displaced, overdue
 from router.scheduler.node_state import NodeBook
 from serving.units import gib
 
@@ -21,7 +22,7 @@ IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 class Displacement(NamedTuple):
     """Models that must be unloaded from a node for one that is waited for."""
 
-    models: tuple[str, ...]
+    models: tuple[ResidentModel, ...]
     leases: int
     """Number of leases of all these models, those of other clients included."""
     evictable_s: float
@@ -66,41 +67,49 @@ def is_present(book: NodeBook, model: ModelStatus) -> bool:
     return model.state in IN_MEMORY or model.name in book.rows
 
 
-def displacement(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Displacement:
-    """The models that can be unloaded soonest for this one; `NO_DISPLACEMENT` if there is room."""
+def displacement(
+    book: NodeBook, status: NodeStatus, model: ModelStatus, now_s: float
+) -> Displacement:
+    """The models that the node will unload for this one; `NO_DISPLACEMENT` if there is room."""
     if is_present(book, model):
         return NO_DISPLACEMENT
     present = [each for each in status.models if is_present(book, each)]
     granted = (needed_bytes(each) for each in present if each.state not in IN_MEMORY)
     free_bytes = status.memory_budget_bytes - status.memory_leased_bytes - sum(granted)
     missing_bytes = needed_bytes(model) - free_bytes
-    models: list[str] = []
-    leases, latest_s = 0, -inf
-    movable = ((_displacement_of(book, status, each), each) for each in present if not each.pinned)
-    for one, each in sorted(movable, key=lambda pair: (pair[0].leases > 0, *pair[0][1:])):
-        if missing_bytes <= 0:
-            break
-        missing_bytes -= needed_bytes(each)
-        models.append(each.name)
-        leases, latest_s = leases + one.leases, max(latest_s, one.evictable_s)
-    return Displacement(tuple(models), leases, latest_s if missing_bytes <= 0 else inf)
+    if missing_bytes <= 0:
+        return NO_DISPLACEMENT
+    residents = [_resident(book, status, each) for each in present]
+    models = displaced(residents, missing_bytes, now_s)
+    leases = sum(each.leases for each in models)
+    return Displacement(models, leases, max((each.evictable_s for each in models), default=inf))
 
 
-def _displacement_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Displacement:
+def _resident(book: NodeBook, status: NodeStatus, model: ModelStatus) -> ResidentModel:
+    """The model as the node's swap rule sees it."""
     leases = book.rows.get(model.name, 0) + book.others_rows(model.name)
     if model.state is ModelState.DRAINING:
-        return Displacement((model.name,), leases, -inf)
-    if model.state is not ModelState.READY:
+        evictable_s = -inf
+    elif model.state is ModelState.READY:
+        ready = book.ready.get(model.name)
+        begin_s = ready.since_s if ready is not None else -inf
+        evictable_s = begin_s + status.min_residency_s
+    else:
         # An unfinished load that nobody waits for is aborted if its memory is needed.
-        return Displacement((model.name,), max(model.leases, leases), book.load_until_s(model.name))
-    ready = book.ready.get(model.name)
-    begin_s = ready.since_s if ready is not None else -inf
-    return Displacement((model.name,), leases, begin_s + status.min_residency_s)
+        leases, evictable_s = max(model.leases, leases), book.load_until_s(model.name)
+    return ResidentModel(
+        model.name,
+        needed_bytes(model),
+        leases,
+        evictable_s,
+        model.unload_cost_s,
+        model.pinned,
+    )
 
 
-def can_load(displaced: Displacement, now_s: float) -> bool:
+def can_load(displacement: Displacement, now_s: float) -> bool:
     """True if the models in the way can be unloaded now."""
-    return not displaced.leases and displaced.evictable_s <= now_s
+    return not displacement.leases and displacement.evictable_s <= now_s
 
 
 class OldestTicket(NamedTuple):
@@ -126,16 +135,15 @@ def models_to_close(
                 continue
             if is_present(book, model):
                 break
-            found.append((displacement(book, status, model), node_id))
+            found.append((displacement(book, status, model, now_s), node_id))
             if found[-1][0].evictable_s > now_s:
                 next_s = min(next_s, found[-1][0].evictable_s)
         else:
             free = [pair for pair in found if pair[1] not in closed and pair[0].models]
-            for displaced, node_id in sorted(free, key=lambda pair: (pair[0][:0:-1], pair[1]))[:1]:
+            for needed, node_id in sorted(free, key=lambda pair: (pair[0][:0:-1], pair[1]))[:1]:
                 overdue_s = wait.since_s + nodes[node_id][1].max_swap_wait_s
-                due_s = max(overdue_s, displaced.evictable_s)
-                if due_s <= now_s:
-                    closed[node_id] = frozenset(displaced.models)
-                else:
-                    next_s = min(next_s, due_s)
+                names, later_s = overdue(needed.models, overdue_s, now_s)
+                if names:
+                    closed[node_id] = names
+                next_s = min(next_s, later_s)
     return closed, next_s

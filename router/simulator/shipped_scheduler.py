@@ -5,6 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     CacheStatus,
@@ -14,7 +15,6 @@ from node.protocol.messages import (
     ModelStatus,
     NodeStatus,
 )
-from node.protocol.prefix import Chain
 from router.scheduler.scheduler import Scheduler
 from router.simulator.node import FirstToken, Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move, Retry

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from node.protocol.bounds import Tokens as Told
+from node.protocol.chain.prefix import read_fields
 from node.protocol.messages import Finished, FinishReason
-from node.protocol.prefix import read_fields
 from router.client import sse
 from router.types import Lease, Tokens
 from router.upstream import foreign_events

@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from node.protocol.prefix import PIECE_BYTES, Chainer, read_fields
+from node.protocol.chain.prefix import PIECE_BYTES, Chainer, read_fields
 from tests.bench.figures import Figure, median
 
 BODY_LENGTH = 560_000

@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterator
 from random import Random
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     CacheStatus,
@@ -13,7 +14,6 @@ from node.protocol.messages import (
     NodeStatus,
     PrefixSnapshot,
 )
-from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier, pack_entries
 from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler

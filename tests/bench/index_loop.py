@@ -11,8 +11,8 @@ from array import array
 import psutil
 import uvloop
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import PrefixDelta
-from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries
 from registry.records import NodeRecord
 from router.fleet.fleet import Fleet

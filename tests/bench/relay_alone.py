@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import uvloop
 
-from node.protocol.prefix import Chainer, Fields, Head
+from node.protocol.chain.prefix import Chainer, Fields, Head
 from router.app import open_core
 from router.commands.serve import (
     Server,

@@ -9,7 +9,7 @@ import pytest
 
 from node.ipc.messages import CacheEvent, DiskCache
 from node.prefixes.digest import PrefixDigest
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from node.protocol.prefixes import Tier
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from node.protocol.chain.prefix import Chainer, read_fields
 from node.protocol.messages import (
     HEADER_SALT,
     Event,
@@ -14,7 +15,6 @@ from node.protocol.messages import (
     PrefixSnapshot,
     Stored,
 )
-from node.protocol.prefix import Chainer, read_fields
 from node.protocol.prefixes import unpack_entries, unpack_hashes
 from tests.node.serving import RunningAgent
 

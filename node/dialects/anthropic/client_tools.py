@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.dialects.fields.field_table import unsupported
-from node.protocol.tools import client_run
+from node.protocol.chain.tools import client_run
 from node.request import Tool
 
 _Schema = dict[str, Any]

@@ -11,9 +11,9 @@ from node.dialects.anthropic.signature import carried_thought
 from node.dialects.fields.field_table import Lenient, arguments_text, refuse_invalid, unsupported
 from node.dialects.fields.media import media_part, text_only
 from node.errors import BadRequest
+from node.protocol.chain.tools import HOSTED_BLOCKS
+from node.protocol.chain.volatile import without_volatile_lines
 from node.protocol.media import document_text, is_text_document, search_result_text
-from node.protocol.tools import HOSTED_BLOCKS
-from node.protocol.volatile import without_volatile_lines
 from node.request import NO_ITEM, MediaPart, Message, TextPart, ToolCall
 
 Block = dict[str, Any]

@@ -21,7 +21,7 @@ from node.dialects.fields.tool_choice import (
     required,
 )
 from node.errors import BadRequest
-from node.protocol.tools import is_hosted
+from node.protocol.chain.tools import is_hosted
 from node.request import LeftOut, Tool
 
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,128}$"

@@ -6,7 +6,7 @@ from typing import Any
 
 from node.dialects.fields.field_table import unsupported
 from node.errors import BadRequest, Unsupported
-from node.protocol.tools import is_hosted
+from node.protocol.chain.tools import is_hosted
 from node.request import LeftOut, Tool
 
 

@@ -15,8 +15,8 @@ from node.dialects.responses.items import Item, sealed
 from node.dialects.responses.tools import ToolSet
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import PartKind, RowUsage
+from node.protocol.chain.tools import SEARCH
 from node.protocol.messages import FinishReason
-from node.protocol.tools import SEARCH
 from node.request import TextRequest
 
 Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]

@@ -21,9 +21,9 @@ from node.dialects.responses.items import (
     texts_in,
 )
 from node.errors import BadRequest, UnknownItem
-from node.protocol.canonical import model_name
+from node.protocol.chain.canonical import model_name
+from node.protocol.chain.tools import ADDING, NONE_FOUND, SEARCH_ITEMS, output_of, tools_text
 from node.protocol.ids import response_of
-from node.protocol.tools import ADDING, NONE_FOUND, SEARCH_ITEMS, output_of, tools_text
 from node.request import BEFORE_ITEMS, LeftOut, Message, Role, ToolCall
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")

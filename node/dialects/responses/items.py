@@ -9,8 +9,8 @@ from node.dialects.fields.custom_input import arguments_of
 from node.dialects.fields.field_table import arguments_text
 from node.dialects.fields.media import media_part
 from node.errors import BadRequest
-from node.protocol.canonical import model_name
-from node.protocol.tools import CLIENT_CALLS, is_hosted_item, output_of
+from node.protocol.chain.canonical import model_name
+from node.protocol.chain.tools import CLIENT_CALLS, is_hosted_item, output_of
 from node.request import Content, MediaPart, TextPart, ToolCall
 
 Item: TypeAlias = dict[str, Any]

@@ -29,8 +29,8 @@ from node.dialects.fields.tool_choice import (
 )
 from node.dialects.responses.input import AddedTools
 from node.errors import BadRequest, Unsupported
-from node.protocol.canonical import model_name
-from node.protocol.tools import SEARCH, is_hosted
+from node.protocol.chain.canonical import model_name
+from node.protocol.chain.tools import SEARCH, is_hosted
 from node.request import LeftOut, Tool
 
 _CHOICE = "tool_choice"

@@ -4,7 +4,7 @@ begins with the same items shares that text."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.protocol.volatile import without_volatile_lines
+from node.protocol.chain.volatile import without_volatile_lines
 from node.request import BEFORE_ITEMS, NO_ITEM, MediaPart, Message, TextPart
 
 _SYSTEMS = ("system", "developer")

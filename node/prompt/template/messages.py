@@ -21,7 +21,7 @@ from node.prompt.template.tool_text import (
     spell_calls,
     spell_result,
 )
-from node.protocol.volatile import without_volatile_lines
+from node.protocol.chain.volatile import without_volatile_lines
 from node.request import Content, Message, TextPart, Tool, ToolCall
 
 BRIDGE = "OK."

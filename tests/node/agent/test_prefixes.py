@@ -19,8 +19,14 @@ from node.engine.scripted.script import Script, ScriptedModel
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.models.store import ModelEntry
 from node.prompt.late_chain import LateChain
+from node.protocol.chain.prefix import (
+    Chain,
+    OutputText,
+    ResponseOutput,
+    chain_with_output,
+    read_fields,
+)
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
-from node.protocol.prefix import Chain, OutputText, ResponseOutput, chain_with_output, read_fields
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 

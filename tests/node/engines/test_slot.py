@@ -39,21 +39,21 @@ def ready_slot(load_s: float = 4.0, **stats: Any) -> Slot:
 
 
 def test_before_a_load_was_measured_it_is_reckoned_from_the_weights() -> None:
-    assert new_slot().value_s(0.0) == pytest.approx(1024**3 / LOAD_BYTES_PER_S)
-    assert ready_slot(4.0).value_s(0.0) == 4.0
+    assert new_slot().unload_cost_s(0.0) == pytest.approx(1024**3 / LOAD_BYTES_PER_S)
+    assert ready_slot(4.0).unload_cost_s(0.0) == 4.0
 
 
 def test_what_its_cache_holds_in_memory_alone_would_be_prefilled_again() -> None:
     slot = ready_slot(4.0, stored_kv_bytes=50_000_000, disk_kv_bytes=20_000_000)
-    assert slot.value_s(0.0) == pytest.approx(4.0 + 30_000 / 500)
+    assert slot.unload_cost_s(0.0) == pytest.approx(4.0 + 30_000 / 500)
 
 
 def test_the_longer_a_model_is_idle_the_less_it_is_worth() -> None:
     slot = ready_slot(4.0)
-    assert slot.value_s(REUSE_HALF_LIFE_S) == pytest.approx(2.0)
-    assert slot.value_s(3 * REUSE_HALF_LIFE_S) == pytest.approx(0.5)
+    assert slot.unload_cost_s(REUSE_HALF_LIFE_S) == pytest.approx(2.0)
+    assert slot.unload_cost_s(3 * REUSE_HALF_LIFE_S) == pytest.approx(0.5)
     slot.use.lease()
-    assert slot.value_s(3 * REUSE_HALF_LIFE_S) == 4.0
+    assert slot.unload_cost_s(3 * REUSE_HALF_LIFE_S) == 4.0
 
 
 def test_a_model_is_idle_only_where_it_is_loaded_and_nothing_holds_or_awaits_it() -> None:

@@ -3,20 +3,22 @@
 from collections.abc import Sequence
 from random import Random
 
+import pytest
+
 from node.engines.swap_policy import (
     ABANDONED_S,
     AwaitedModel,
     LoadingModel,
     MemoryView,
-    ResidentModel,
     SwapDecision,
-    SwapRules,
-    cheapest,
     decide,
 )
+from node.protocol.swap_rule import ResidentModel
+from tests.node.protocol import swap_cases
+from tests.node.protocol.swap_cases import SwapCase
 
 B = frozenset({"b"})
-RULES = SwapRules(min_residency_s=30.0, max_swap_wait_s=120.0)
+MIN_RESIDENCY_S, MAX_SWAP_WAIT_S = 30.0, 120.0
 
 
 def resident(
@@ -25,10 +27,10 @@ def resident(
     memory: int = 6,
     leases: int = 0,
     ready_s: float = 0.0,
-    value_s: float = 10.0,
+    cost_s: float = 10.0,
     pinned: bool = False,
 ) -> ResidentModel:
-    return ResidentModel(name, memory, leases, ready_s, value_s, pinned)
+    return ResidentModel(name, memory, leases, ready_s + MIN_RESIDENCY_S, cost_s, pinned)
 
 
 def step(
@@ -38,7 +40,17 @@ def step(
     loading: Sequence[LoadingModel] = (),
     unloading_bytes: int = 0,
 ) -> SwapDecision:
-    return decide(MemoryView(10, residents, loading, awaited, unloading_bytes), RULES, now_s)
+    memory = MemoryView(10, residents, loading, awaited, unloading_bytes)
+    return decide(memory, MAX_SWAP_WAIT_S, now_s)
+
+
+@pytest.mark.parametrize("case", swap_cases.CASES, ids=lambda case: case.name)
+def test_the_agent_follows_the_swap_rule(case: SwapCase) -> None:
+    now_s = swap_cases.NOW_S
+    awaited = [AwaitedModel("x", case.needed_bytes, now_s - case.waited_s)]
+    memory = MemoryView(swap_cases.TOTAL_BYTES, case.residents, (), awaited)
+    found = decide(memory, swap_cases.MAX_SWAP_WAIT_S, now_s)
+    assert (found.unload, found.closed) == (case.unload, frozenset(case.closed))
 
 
 def test_what_fits_is_loaded_and_nobody_leaves() -> None:
@@ -128,15 +140,6 @@ def test_a_load_that_nobody_waits_for_goes_on_where_engines_that_end_leave_enoug
     assert found == SwapDecision(next_s=10.0 + ABANDONED_S)
 
 
-def test_those_of_least_value_for_their_bytes_leave_and_no_more_than_needed() -> None:
-    dear, cheap = resident("a", memory=4, value_s=100.0), resident("b", memory=4, value_s=1.0)
-    large = resident("c", memory=8, value_s=30.0)
-    assert cheapest([dear, cheap, large], 3) == (cheap,)
-    assert cheapest([dear, cheap, large], 8) == (large,)
-    assert cheapest([dear, cheap, large], 12) == (cheap, large)
-    assert cheapest([dear], 5) == ()
-
-
 def test_models_in_turn_swap_once_in_a_minimum_residency_and_nobody_waits_for_ever() -> None:
     chance, now_s, waits = Random(1), 0.0, dict[str, float]()
     loaded, ready_s, swaps, longest_s = "a", 0.0, list[float](), 0.0
@@ -154,5 +157,5 @@ def test_models_in_turn_swap_once_in_a_minimum_residency_and_nobody_waits_for_ev
         now_s += chance.random()
     gaps = [after - before for before, after in zip(swaps, swaps[1:], strict=False)]
     assert len(swaps) > 20
-    assert min(gaps) >= RULES.min_residency_s
-    assert longest_s <= RULES.max_swap_wait_s + 2 * RULES.min_residency_s + 2.0
+    assert min(gaps) >= MIN_RESIDENCY_S
+    assert longest_s <= MAX_SWAP_WAIT_S + 2 * MIN_RESIDENCY_S + 2.0

@@ -13,7 +13,7 @@ from node.engine.cache.prefix_cache import PrefixCache
 from node.ipc.messages import CacheEvent, CacheEventKind
 from node.prefixes.digest import PrefixDigest
 from node.prefixes.saved_positions import SavedPositions
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from node.protocol.prefixes import Entry, Tier
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (

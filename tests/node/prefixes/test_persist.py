@@ -13,7 +13,7 @@ from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.models.store import ModelEntry
 from node.prefixes import persist as keeper_module
 from node.prefixes.digest import PrefixDigest
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from node.protocol.prefixes import Tier
 
 WAIT_S = 30.0

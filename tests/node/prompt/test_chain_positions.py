@@ -21,7 +21,7 @@ from node.prompt.chain_positions import SLACK_LENGTH, position_tokens
 from node.prompt.prompt import Prompt, Renderer
 from node.prompt.renderer import PromptRenderer
 from node.prompt.scripted_tokens import ScriptedRenderer
-from node.protocol.prefix import Chain
+from node.protocol.chain.prefix import Chain
 from node.request import TextRequest
 from tests.node.prompt.template.samples import LISTED, OPEN, POOR, STRICT
 from tests.node.prompt.test_renderer import PLAIN, QUOTING, TRIMMING

@@ -8,7 +8,7 @@ import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
 from node.prompt.late_chain import LateChain
-from node.protocol.prefix import Chain, Chainer
+from node.protocol.chain.prefix import Chain, Chainer
 from tests.node.serving import running
 
 CHAIN = Chain(array("Q", [1]), array("I", [10]), array("I", [1]), 0)

@@ -17,7 +17,7 @@ from node.prompt.length import MESSAGE_LENGTH
 from node.prompt.local import LocalRenderer
 from node.prompt.prompt import Prompt, RenderRequest
 from node.prompt.scripted_tokens import ScriptedRenderer
-from node.protocol.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import Chainer, read_fields
 from node.request import Message, TextRequest
 from serving.fair_shares import FairShares
 from tests.node.prompt.words import asking, chat, completion

@@ -27,8 +27,8 @@ from node.prompt.prompt import RenderRequest
 from node.prompt.remote import RemoteRenderer
 from node.prompt.renderer import PromptRenderer
 from node.prompt.renderers import WORKER_MODULE
+from node.protocol.chain.prefix import Chainer, read_fields
 from node.protocol.overflow import Overflow
-from node.protocol.prefix import Chainer, read_fields
 from node.request import Message, TextPart, Tool
 from tests.node.prompt.template.samples import OPEN
 from tests.node.prompt.words import TEMPLATE, asking, chat, completion, words, words_folder

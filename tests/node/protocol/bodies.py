@@ -7,7 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from node.protocol.prefix import Chain, Chainer, OutputCall, OutputText, ResponseOutput, read_fields
+from node.protocol.chain.prefix import (
+    Chain,
+    Chainer,
+    OutputCall,
+    OutputText,
+    ResponseOutput,
+    read_fields,
+)
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"

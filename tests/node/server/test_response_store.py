@@ -11,7 +11,7 @@ import pytest
 
 from node.dialects.responses.answer import StoredResponse
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
-from node.protocol.prefix import Head
+from node.protocol.chain.prefix import Head
 from node.server.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from node.dialects.responses.answer import StoredResponse
 from node.engine.scripted.script import Script
+from node.protocol.chain.prefix import Head
 from node.protocol.ids import client_id
-from node.protocol.prefix import Head
 from node.server.response_store import ResponseFile, ResponseStore
 from tests.node.serving import WAIT_S, RunningAgent, running
 

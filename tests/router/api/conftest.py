@@ -11,9 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from node.protocol.chain.prefix import Chainer
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
-from node.protocol.prefix import Chainer
 from registry import audit, keys
 from registry.db import Registry
 from registry.migrate import open_migrated

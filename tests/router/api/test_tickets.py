@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
+from node.protocol.chain.prefix import (
+    Chainer,
+    OutputText,
+    ResponseOutput,
+    chain_with_output,
+    read_fields,
+)
 from node.protocol.messages import Stored
-from node.protocol.prefix import Chainer, OutputText, ResponseOutput, chain_with_output, read_fields
 from router.api.body_room import BodyRoom
 from router.api.tickets import THREAD_BYTES, Tickets, takes_long
 from router.types import Ticket

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import (
     Began,
     CacheStatus,
@@ -31,7 +32,6 @@ from node.protocol.messages import (
     Stored,
     encode_event,
 )
-from node.protocol.prefix import Chain
 from node.protocol.prefixes import pack_entries, pack_hashes
 from registry import usage
 from router.fleet import watcher as watcher_module

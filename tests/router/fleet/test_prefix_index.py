@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from node.protocol.chain.prefix import Chain, Head
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
-from node.protocol.prefix import Chain, Head
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from router.fleet import prefix_index
 from router.fleet.prefix_index import PrefixIndex

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from node.protocol.chain.prefix import Head
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Began,
@@ -21,7 +22,6 @@ from node.protocol.messages import (
     Stored,
     encode_event,
 )
-from node.protocol.prefix import Head
 from router.fleet import watcher as watcher_module
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.protocol.prefix import read_fields
+from node.protocol.chain.prefix import read_fields
 from router.api.bodies import with_model
 from router.routing.alias_defaults import with_defaults
 from router.types import PATH_COUNT_TOKENS

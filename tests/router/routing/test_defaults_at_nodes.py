@@ -16,7 +16,7 @@ from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
 from node.dialects.responses.body import read_responses
 from node.errors import NodeError
-from node.protocol.prefix import read_fields
+from node.protocol.chain.prefix import read_fields
 from router.api.admin.alias_views import Defaults
 from router.api.bodies import with_model
 from router.routing.alias_defaults import with_defaults

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.protocol.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import Chainer, read_fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
 from router.prices import Prices

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.protocol.prefix import read_fields
+from node.protocol.chain.prefix import read_fields
 from router.errors import BadRequest, Forbidden
 from router.routing.request_hints import MAX_ID_CHARS, RoutingHeaders, hints, read_headers
 from router.types import Caller, Hints, Priority

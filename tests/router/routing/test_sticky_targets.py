@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.protocol.prefix import Chain, Chainer, read_fields
+from node.protocol.chain.prefix import Chain, Chainer, read_fields
 from router.routing import sticky_targets
 from router.routing.sticky_targets import TTL_S, LastTargets, Turn
 from router.types import Target

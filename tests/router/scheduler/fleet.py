@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import CacheStatus, Finished, FinishReason, ModelStatus
-from node.protocol.prefix import Chain
 from router.scheduler.scheduler import Scheduler
 from router.types import (
     NOT_COVERED,

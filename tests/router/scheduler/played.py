@@ -26,6 +26,7 @@ from node.hardware import Machine
 from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease
 from node.models.formats import ModelFormats
 from node.models.store import ModelEntry
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Event,
@@ -35,7 +36,6 @@ from node.protocol.messages import (
     PrefixSnapshot,
     StatusEvent,
 )
-from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from node.settings import Settings
 from router.types import Failure, Lease

@@ -445,7 +445,7 @@ class World:
         if view is None or view.status is None or book is None:
             return False
         status = next(each for each in view.status.models if each.name == model)
-        claimed = displacement(book, view.status, status)
+        claimed = displacement(book, view.status, status, self.clock.now_s)
         return model in book.closed or not can_load(claimed, self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from node.protocol.messages import ModelState, ModelStatus
 from router.scheduler.cost import TIE_S
+from router.scheduler.node_state import NodeBook, Ready
 from router.scheduler.rejects import RETRY_AFTER_S
+from router.scheduler.residency import OldestTicket, can_load, displacement, models_to_close
 from router.simulator.fleet import NodeSpec, spread
 from router.simulator.node import Node
 from router.simulator.policies import Policy
@@ -22,6 +24,8 @@ from router.simulator.shipped_scheduler import ShippedScheduler
 from router.simulator.workload import Workload
 from router.states import CORDONED, MAINTENANCE
 from router.types import Grant, Lease, NodeView, RejectKind
+from tests.node.protocol import swap_cases
+from tests.node.protocol.swap_cases import SwapCase
 from tests.router.conftest import node_view
 from tests.router.scheduler.fleet import Fleet, asking, cached_model, granted, queued, rejected
 from tests.router.simulator.building import talks, workload
@@ -67,6 +71,42 @@ def grants(actions: object) -> list[str]:
 def on_time(fleet: Fleet, now_s: float) -> list[str]:
     fleet.now_s = now_s
     return grants(fleet.scheduler.on_time(fleet.moment))
+
+
+@pytest.mark.parametrize("case", swap_cases.CASES, ids=lambda case: case.name)
+def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
+    now_s = swap_cases.NOW_S
+    models = [
+        there(
+            each.name,
+            memory_bytes=each.memory_bytes,
+            unload_cost_s=each.unload_cost_s,
+            pinned=each.pinned,
+        )
+        for each in case.residents
+    ]
+    model = away("x", memory_bytes=case.needed_bytes)
+    view = node("a", *models, model, budget=swap_cases.TOTAL_BYTES)
+    assert view.status is not None
+    status = replace(
+        view.status,
+        memory_leased_bytes=sum(each.memory_bytes for each in case.residents),
+    )
+    book = NodeBook(
+        status=status,
+        rows={each.name: each.leases for each in case.residents if each.leases},
+        ready={
+            each.name: Ready(1, each.evictable_s - swap_cases.MIN_RESIDENCY_S)
+            for each in case.residents
+        },
+    )
+    needed = displacement(book, status, model, now_s)
+    unload = needed.models if can_load(needed, now_s) else ()
+    assert tuple(each.name for each in unload) == case.unload
+    if not unload:
+        waits = [OldestTicket("x", now_s - case.waited_s)]
+        closed, _ = models_to_close(waits, {"a": (book, status)}, now_s)
+        assert closed.get("a", frozenset()) == frozenset(case.closed)
 
 
 def test_a_node_where_the_model_never_fits_beside_what_is_pinned_is_out_of_the_question() -> None:

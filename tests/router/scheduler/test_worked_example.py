@@ -7,8 +7,8 @@ from array import array
 import msgspec
 import pytest
 
+from node.protocol.chain.prefix import Chain
 from node.protocol.messages import CacheStatus, Finished
-from node.protocol.prefix import Chain
 from router.scheduler.rates import NodeRates
 from router.types import Coverage, Hints, Lease, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view

@@ -7,7 +7,7 @@ import pytest
 from node.dialects.fields.tool_choice import AUTO, NO_CALLS, DeclaredTools, ToolChoice
 from node.dialects.responses.tools import read_choice, read_tool_set
 from node.errors import BadRequest, Unsupported
-from node.protocol.canonical import model_name
+from node.protocol.chain.canonical import model_name
 
 
 def function(name: str = "f", **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.protocol.chain_memo import MOST_CHAINS
-from node.protocol.prefix import (
+from node.protocol.chain.chain_memo import MOST_CHAINS
+from node.protocol.chain.prefix import (
     PIECE_BYTES,
     Chain,
     Chainer,
@@ -21,7 +21,7 @@ from node.protocol.prefix import (
     chain_with_output,
     read_fields,
 )
-from node.protocol.prefix import read_fields as fields_of
+from node.protocol.chain.prefix import read_fields as fields_of
 from tests.node.protocol.bodies import (
     ANSWER,
     CHAT,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.protocol.prefix import Chain, Chainer, read_fields
-from node.protocol.tools import client_run, is_hosted, is_hosted_item, output_of
+from node.protocol.chain.prefix import Chain, Chainer, read_fields
+from node.protocol.chain.tools import client_run, is_hosted, is_hosted_item, output_of
 from tests.node.protocol.bodies import CHAT, MESSAGES, RESPONSES, chain_of
 
 

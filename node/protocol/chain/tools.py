@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.canonical import model_name
+from node.protocol.chain.canonical import model_name
 
 DECLARED = ("function", "custom", "namespace")
 """Types of tools that a client declares by itself."""

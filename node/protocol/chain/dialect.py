@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.canonical import Fields
+from node.protocol.chain.canonical import Fields
 
 Canonical = Callable[[msgspec.Raw], bytes]
 """Turns JSON into its canonical form, which is empty for content that no prompt shows. Raises

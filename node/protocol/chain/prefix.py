@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.bodies import DIALECTS, ResponseOutput, output_items
-from node.protocol.canonical import Fields, OutputCall, OutputText, seed
-from node.protocol.chain_memo import ChainMemo, ItemChain, Preamble, item_ends
-from node.protocol.dialect import Dialect, Forms, Unit
+from node.protocol.chain.bodies import DIALECTS, ResponseOutput, output_items
+from node.protocol.chain.canonical import Fields, OutputCall, OutputText, seed
+from node.protocol.chain.chain_memo import ChainMemo, ItemChain, Preamble, item_ends
+from node.protocol.chain.dialect import Dialect, Forms, Unit
 
 __all__ = [
     "Chain",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.canonical import (
+from node.protocol.chain.canonical import (
     END,
     GAP,
     ROLES,
@@ -23,15 +23,15 @@ from node.protocol.canonical import (
     tools_form,
     utf8,
 )
-from node.protocol.dialect import Dialect, Unit, is_list, objects
-from node.protocol.media import line_of
-from node.protocol.response_bodies import response_forms, response_items, response_preamble
-from node.protocol.tools import (
+from node.protocol.chain.dialect import Dialect, Unit, is_list, objects
+from node.protocol.chain.response_bodies import response_forms, response_items, response_preamble
+from node.protocol.chain.tools import (
     HOSTED_BLOCKS,
     client_run,
     is_hosted,
 )
-from node.protocol.volatile import without_volatile_lines
+from node.protocol.chain.volatile import without_volatile_lines
+from node.protocol.media import line_of
 
 PATH_COMPLETIONS = "/v1/completions"
 PATH_RESPONSES = "/v1/responses"

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.canonical import (
+from node.protocol.chain.canonical import (
     END,
     GAP,
     ROLES,
@@ -25,8 +25,8 @@ from node.protocol.canonical import (
     tools_form,
     utf8,
 )
-from node.protocol.dialect import Unit, objects
-from node.protocol.tools import (
+from node.protocol.chain.dialect import Unit, objects
+from node.protocol.chain.tools import (
     ADDING,
     CLIENT_CALLS,
     NONE_FOUND,

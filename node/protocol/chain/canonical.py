@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from node.protocol.chain.volatile import without_volatile_lines
 from node.protocol.media import document_text, line_of, noun_of, search_result_text
-from node.protocol.volatile import without_volatile_lines
 
 Fields = dict[str, msgspec.Raw]
 """A body's top-level fields, undecoded."""

@@ -1,4 +1,4 @@
-"""Tests for node.protocol.chain_memo."""
+"""Tests for node.protocol.chain.chain_memo."""
 
 import json
 from array import array
@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.protocol import bodies
-from node.protocol.chain_memo import ChainMemo, ItemChain, item_ends
-from node.protocol.prefix import Chainer
+from node.protocol.chain import bodies
+from node.protocol.chain.chain_memo import ChainMemo, ItemChain, item_ends
+from node.protocol.chain.prefix import Chainer
 from tests.node.protocol.bodies import MESSAGES, chain_of
 
 KEY = (b"begin",)
