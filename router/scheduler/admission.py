@@ -45,6 +45,9 @@ class Admission:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def wake_s(self) -> float | None:
         """When the next deadline or scan is due; None while nothing waits."""
         return min(self._next_scan_s, self._queue.next_deadline_s()) if self._queue else None

@@ -95,6 +95,9 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self._tickets)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __contains__(self, ticket_id: str) -> bool:
         return ticket_id in self._tickets
 

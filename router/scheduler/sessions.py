@@ -92,6 +92,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def find(self, ticket: Ticket, now_s: float) -> Session | None:
         """The session that the ticket continues: by the client's hint, else by the response or the
         chain that it extends; else the session that it was started from."""

@@ -60,6 +60,9 @@ class WarmSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def touch(self, session: str, tokens: float, demand: Demand, now_s: float) -> None:
         """Marks the session as used now, with so many tokens cached."""
         self._fade(now_s)

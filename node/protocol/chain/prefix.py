@@ -80,6 +80,9 @@ class Chain:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     @property
     def items_bytes(self) -> int:
         """Canonical bytes of the items. A prompt has at least as many bytes for them."""
