@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import house
 from tests.sources import ROOT, circle, folder_graph, imports, source_files
 
 SOURCES = source_files()
@@ -13,6 +14,8 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MOST_FILES = 25
 """In a folder; but a file for each model family may be as many as there are families."""
 MANY_FILES = {ROOT / "node/parsing/formats"}
+FRAGMENTS = ("Of ", "As `", "What ", "Whose ", "Whether ", "Why ", "Those ")
+"""Beginnings of a docstring that is no sentence."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -62,6 +65,24 @@ def test_a_circle_of_folders_is_found() -> None:
     assert set(circle(folder_graph(modules))) == {"a", "b", "c"}
     apart = {"a.x": {"a.b.y"}, "a.b.y": {"a.z"}, "a.z": set[str]()}
     assert circle(folder_graph(apart)) == []
+
+
+def test_no_class_has_too_many_methods() -> None:
+    assert house.crowded_classes(house.sources()) == {}
+
+
+def test_no_class_name_occurs_twice_in_a_package() -> None:
+    assert house.repeated_classes(house.sources()) == {}
+
+
+def test_a_docstring_can_be_read_without_the_line_above_it() -> None:
+    fragments = [
+        f"{source.name}: {text.splitlines()[0]}"
+        for source in house.sources()
+        for text in source.docstrings()
+        if text.startswith(FRAGMENTS)
+    ]
+    assert fragments == []
 
 
 def test_every_package_init_is_empty() -> None:
