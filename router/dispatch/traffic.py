@@ -87,10 +87,6 @@ class Traffic:
         )
         return queued + self._scheduler.rows(target.model, nodes)
 
-    @property
-    def open_leases(self) -> int:
-        return self._scheduler.open_leases
-
     def leases_by_node(self) -> dict[str, int]:
         """Returns the number of open leases by node id."""
         return {

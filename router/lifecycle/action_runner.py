@@ -59,11 +59,6 @@ class ActionRunner:
         self._copied_from: dict[tuple[str, str], str] = {}
         """Node that last supplied each partial copy; it is tried last."""
 
-    @property
-    def busy(self) -> bool:
-        """True if an action is running on some node."""
-        return bool(self._tasks)
-
     def pushed(self) -> Mapping[str, PushPolicies]:
         """Returns the policies that each node has and need not be sent again."""
         return self._pushes.fresh()

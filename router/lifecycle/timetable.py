@@ -35,11 +35,6 @@ class Timetable:
     def records(self) -> tuple[ScheduleRecord, ...]:
         return tuple(self._records.values())
 
-    def pending(self, schedule_id: str) -> str | None:
-        """Returns the pending action of the schedule, "load" or "unload"."""
-        record = self.find(schedule_id)
-        return record.pending if record else None
-
     def find(self, schedule_id: str) -> ScheduleRecord | None:
         return self._records.get(schedule_id)
 

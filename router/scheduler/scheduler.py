@@ -159,14 +159,6 @@ class Scheduler:
         books = map(self._books.known, node_ids)
         return sum(book.rows.get(model, 0) for book in books if book is not None)
 
-    @property
-    def open_leases(self) -> int:
-        return sum(len(book.leases) for book in self._books)
-
-    @property
-    def queued(self) -> int:
-        return len(self._admission)
-
     # --- state ---
 
     def _scan(self, moment: Moment) -> list[Action]:

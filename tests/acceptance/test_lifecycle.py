@@ -27,6 +27,7 @@ from tests.fakes import FakeClock
 from tests.faults.rig import add_real, until_told
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import RunningRouter, running_router
+from tests.router.lifecycle.test_lifecycle import pending
 
 WAIT_S = 20.0
 MODEL = "scripted"
@@ -107,11 +108,7 @@ async def test_a_schedule_loads_and_unloads_once_each_with_restarts_between(
         assert state(core) is ModelState.ON_DISK
         wall.now_s = at("2026-11-27T08:00")
         core.lifecycle.timers.wakeup()
-        await until(
-            lambda: (
-                state(core) is ModelState.READY and core.lifecycle.timetable.pending("s") is None
-            )
-        )
+        await until(lambda: state(core) is ModelState.READY and pending(core.lifecycle) is None)
     wall.advance(60)
     async with open_core(settings, wall) as core:
         await until(lambda: state(core) is ModelState.READY)
@@ -121,11 +118,7 @@ async def test_a_schedule_loads_and_unloads_once_each_with_restarts_between(
     wall.now_s = at("2026-11-27T20:00:01")
     async with open_core(settings, wall) as core:
         await until(lambda: state(core) is ModelState.ON_DISK)
-        await until(
-            lambda: (
-                core.lifecycle.timetable.pending("s") is None and not core.lifecycle.actions.busy
-            )
-        )
+        await until(lambda: pending(core.lifecycle) is None and not core.lifecycle.actions._tasks)
         await core.lifecycle.settle()
         assert await done(core) == [("schedule", "model.load"), ("schedule", "model.unload")]
 
@@ -166,7 +159,7 @@ class Pair:
     async def sweep(self) -> None:
         lifecycle = self.router.core.lifecycle
         await lifecycle.sweep()
-        await until(lambda: not lifecycle.actions.busy)
+        await until(lambda: not lifecycle.actions._tasks)
 
 
 @asynccontextmanager

@@ -55,7 +55,7 @@ def measure(*, quick: bool) -> Iterator[Figure]:
         leases += [action.lease for action in actions if isinstance(action, Grant)]
         more = scheduler.on_request(_cold(f"more{number}"), moment)
         leases += [action.lease for action in more if isinstance(action, Grant)]
-    note = f"a node becomes free while {scheduler.queued} cold requests wait; median"
+    note = f"a node becomes free while {len(scheduler._admission)} cold requests wait; median"
     yield Figure("decision, from the queue", median(samples), "ms", note=note)
 
 

@@ -215,7 +215,7 @@ class World:
         self.check()
 
     def is_still(self) -> bool:
-        busy = (router.requests or router.lifecycle.actions.busy for router in self.routers)
+        busy = (router.requests or bool(router.lifecycle.actions._tasks) for router in self.routers)
         return not self.tasks and not any(busy)
 
     def check_wishes(self) -> None:

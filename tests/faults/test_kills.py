@@ -51,6 +51,7 @@ from tests.router.conftest import (
     silent,
 )
 from tests.router.dispatch.test_relay import whole
+from tests.router.leases import open_leases
 
 TRUE_S = 2.0
 FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(range(256)) * 48_000)}
@@ -247,7 +248,7 @@ async def test_an_agent_that_is_stopped_is_left_by_its_requests(
     try:
         # Comes while the router takes the node to be there, and has to go elsewhere.
         waiting = asyncio.create_task(answer_of(router))
-        await until(lambda: router.core.traffic.open_leases == 2)
+        await until(lambda: open_leases(router.core.traffic) == 2)
         await add_node(router, "b", whole)
         assert await asyncio.wait_for(waiting, WAIT_S) == (200, "b")
         error = (await streaming.body()).decode()

@@ -44,6 +44,7 @@ from router.upstream.origins import Origins
 from serving.http.callers import Callers
 from serving.http.client_connection import ClientConnection
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
+from tests.router.leases import open_leases
 
 WAIT_S = 20.0
 """Longest wait for anything that must happen."""
@@ -474,7 +475,7 @@ async def running_router(
             yield running
             for caller in running.callers:
                 caller.leave()
-        assert core.traffic.open_leases == 0, "a lease was never given back"
+        assert open_leases(core.traffic) == 0, "a lease was never given back"
 
 
 @pytest_asyncio.fixture

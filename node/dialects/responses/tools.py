@@ -99,11 +99,6 @@ class ToolSet:
     searches: bool = False
     """True if `SEARCH` is the client's search for tools, not a function of that name."""
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """The tools as the model sees them."""
-        return self.declared.tools
-
 
 def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
     """Parses the field `tools` and the tools that input items add. Raises `BadRequest`, or

@@ -31,6 +31,7 @@ from tests.router.conftest import (
     model_status,
     node_status,
 )
+from tests.router.leases import open_leases
 
 EVENT = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
 
@@ -113,7 +114,7 @@ async def test_the_last_target_s_failure_is_told(
 
     await a_fleet(router, start_node, die)
     await refused(await router.post({"model": "auto"}), 502, "node_failed")
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
 
 
 async def test_a_model_without_an_alias_has_no_other(
@@ -314,7 +315,7 @@ async def test_what_a_model_cannot_take_goes_on_to_the_next(
     assert [model_of(each) for each in inferences(node)] == ["a", "b"]
     assert (await explained(router, caller))["failed_targets"] == [f"a ({code})"]
     await router.idle()
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
 
 
 async def test_a_prompt_that_no_target_holds_is_told_as_the_last_one_says_it(

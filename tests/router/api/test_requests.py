@@ -29,6 +29,7 @@ from tests.router.conftest import (
     silent,
 )
 from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
+from tests.router.leases import open_leases
 from tests.serving.caffeinate import TOLD, install
 from tests.serving.caffeinate import begun as held
 
@@ -197,7 +198,7 @@ async def test_a_cancelled_request_is_409_and_its_node_s_work_ends(
     assert caller.headers["x-request-id"] == shown["id"]
     await asyncio.wait_for(script.gone.wait(), WAIT_S)
     await router.idle()
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
     assert await listed(router) == []
 
 

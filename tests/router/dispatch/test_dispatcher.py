@@ -47,6 +47,7 @@ from tests.router.conftest import (
     silent,
     ticket,
 )
+from tests.router.leases import open_leases
 from tests.router.records.test_ledger import FINISHED
 
 
@@ -100,7 +101,7 @@ async def test_a_model_whose_nodes_are_away_has_no_node_ready(world: World) -> N
     with pytest.raises(NoNodeReady, match="router nodes") as raised:
         await world.dispatcher.place(ticket())
     assert raised.value.retry_after_s
-    assert world.dispatcher.traffic.open_leases == 0
+    assert open_leases(world.dispatcher.traffic) == 0
 
 
 async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
@@ -113,7 +114,7 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
         world.dispatcher.prepare(ticket(), lease)
     assert world.dispatcher.node_name(lease) == "id-a"
     assert await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT) is None
-    assert world.dispatcher.traffic.open_leases == 0
+    assert open_leases(world.dispatcher.traffic) == 0
     world.ledger.close_all()
     assert world.ledger.waiting_rows == 0
     world.dispatcher.forget_node("id-a")
@@ -152,13 +153,13 @@ async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
     world.add("a")
     lease = await world.dispatcher.place(ticket())
     assert lease.granted_s == world.clock.now_s
-    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+    assert (world.dispatcher.traffic.in_flight("id-a"), open_leases(world.dispatcher.traffic)) == (
         1,
         1,
     )
     world.ledger.opened(ticket(), lease, "a", "i1", reported=False)
     world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
-    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+    assert (world.dispatcher.traffic.in_flight("id-a"), open_leases(world.dispatcher.traffic)) == (
         0,
         0,
     )
@@ -252,7 +253,7 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     assert again is not None
     assert (again.instance_id, again.attempt) == ("i2", 1)
     world.dispatcher.done(ticket(), again, OUTCOME_SERVED)
-    assert world.dispatcher.traffic.open_leases == 0
+    assert open_leases(world.dispatcher.traffic) == 0
 
 
 async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World) -> None:
@@ -262,7 +263,7 @@ async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World
     world.clock.advance(2.0)
     with pytest.raises(DeadlineExceeded):
         await world.dispatcher.place_again(late, lease, Failure.BROKEN)
-    assert world.dispatcher.traffic.open_leases == 0
+    assert open_leases(world.dispatcher.traffic) == 0
 
 
 async def test_a_node_that_does_not_take_the_connection_has_failed(

@@ -28,6 +28,7 @@ from tests.router.dispatch.test_relay_leaving import (
     half_answer,
     head_only,
 )
+from tests.router.leases import open_leases
 
 DEADLINE_S = 0.5
 LATE = "deadline_exceeded"
@@ -48,7 +49,7 @@ async def ends_in_time(router: RunningRouter, ending: Ending, begin_s: float) ->
         while not ending.gone_s:
             await asyncio.sleep(0)
     assert DEADLINE_S <= ending.gone_s - begin_s < DEADLINE_S + AT_ONCE_S
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
 
 
 @pytest.mark.parametrize(("body", "script"), PHASES)

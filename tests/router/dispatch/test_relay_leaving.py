@@ -30,6 +30,7 @@ from tests.router.conftest import (
     running_router,
 )
 from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
+from tests.router.leases import open_leases
 
 
 async def head_only(request: Request) -> None:
@@ -101,7 +102,7 @@ async def leave_and_measure(router: RunningRouter, ending: Ending, caller: RawCa
         while not ending.gone_s:
             await asyncio.sleep(0)
     assert ending.gone_s - left_s < AT_ONCE_S
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
     assert router.core.traffic.in_flight("id-a") == 0
 
 
@@ -257,7 +258,7 @@ async def test_a_thousand_requests_leave_no_trace(
     for start in range(0, 1000, 10):
         await asyncio.gather(*(ask(start + number) for number in range(10)))
     await router.idle()
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
     assert router.core.traffic.in_flight("id-a") == 0
     # One event stream, and as many connections as there were requests at once.
     assert node.connections <= 1 + 10
@@ -315,4 +316,4 @@ async def test_a_caller_that_stops_reading_gives_its_node_back(
         await router.post(STREAM)
         await asyncio.wait_for(gone.wait(), WAIT_S)
         await router.idle()
-        assert router.core.traffic.open_leases == 0
+        assert open_leases(router.core.traffic) == 0

@@ -18,6 +18,7 @@ from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.types import Failure, Lease
 from tests.router.conftest import WAIT_S, model_status, node_record, node_status, ticket
+from tests.router.leases import open_leases
 
 
 class World:
@@ -67,7 +68,7 @@ async def test_a_request_waits_until_its_node_is_free_and_then_gets_its_lease(
     world.placing.on_done(first, served=True)
     assert (await world.lease(second)).ticket_id == "2"
     assert world.placing.traffic.queued("2") is None
-    assert world.placing.traffic.open_leases == 1
+    assert open_leases(world.placing.traffic) == 1
 
 
 async def test_a_caller_that_leaves_the_queue_is_forgotten(world: World) -> None:
@@ -78,7 +79,7 @@ async def test_a_caller_that_leaves_the_queue_is_forgotten(world: World) -> None
         await second
     assert world.placing.traffic.queue_lengths() == []
     world.placing.on_done(first, served=True)
-    assert world.placing.traffic.open_leases == 0
+    assert open_leases(world.placing.traffic) == 0
 
 
 async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world: World) -> None:
@@ -89,7 +90,7 @@ async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert world.placing.traffic.open_leases == 0
+    assert open_leases(world.placing.traffic) == 0
 
 
 async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: World) -> None:
@@ -100,7 +101,7 @@ async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: Worl
     world.placing.on_done(first, served=True)
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert world.placing.traffic.open_leases == 0
+    assert open_leases(world.placing.traffic) == 0
     assert (await world.lease(await world.place("3"))).ticket_id == "3"
 
 
@@ -111,7 +112,7 @@ async def test_callers_that_leave_all_at_once_are_forgotten_however_many() -> No
     for each in others:
         each.cancel()
     world.placing.on_done(first, served=True)
-    assert world.placing.traffic.open_leases == 0
+    assert open_leases(world.placing.traffic) == 0
     assert world.placing.traffic.queue_lengths() == []
     await asyncio.gather(*others, return_exceptions=True)
 
@@ -125,7 +126,7 @@ async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
     again = world.placing.place_again(ticket("1"), first, Failure.BROKEN)
     lease = await asyncio.wait_for(again, WAIT_S)
     assert (lease.ticket_id, lease.attempt) == ("1", 2)
-    assert world.placing.traffic.open_leases == 1
+    assert open_leases(world.placing.traffic) == 1
 
 
 async def test_a_node_that_comes_takes_who_waits(world: World) -> None:

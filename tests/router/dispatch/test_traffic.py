@@ -19,6 +19,7 @@ from router.scheduler.scheduler import Scheduler
 from router.types import Lease, Loading, Queued, Target, Ticket
 from tests.fakes import FakeClock
 from tests.router.conftest import model_status, node_record, node_status, ticket
+from tests.router.leases import open_leases
 
 
 class World:
@@ -86,10 +87,10 @@ async def test_leases_are_counted_by_node_until_they_end(world: World) -> None:
     world.add("b")
     lease = await world.driver.place(ticket())
     other = {"id-a": "id-b", "id-b": "id-a"}[lease.node_id]
-    assert world.traffic.open_leases == world.traffic.in_flight(lease.node_id) == 1
+    assert open_leases(world.traffic) == world.traffic.in_flight(lease.node_id) == 1
     assert world.traffic.leases_by_node() == {lease.node_id: 1, other: 0}
     world.driver.on_done(lease, served=True)
-    assert world.traffic.open_leases == world.traffic.in_flight(lease.node_id) == 0
+    assert open_leases(world.traffic) == world.traffic.in_flight(lease.node_id) == 0
     assert world.traffic.leases_by_node() == {lease.node_id: 0, other: 0}
 
 
@@ -128,7 +129,7 @@ async def test_an_explanation_changes_nothing(world: World) -> None:
     world.add("a")
     decision = world.traffic.explain(ticket())
     assert (decision.node_id, decision.model) == ("id-a", "m")
-    assert world.traffic.open_leases == 0
+    assert open_leases(world.traffic) == 0
 
 
 async def test_breakers_are_shown_while_they_are_not_closed_and_their_node_is_known(

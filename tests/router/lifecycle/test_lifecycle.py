@@ -24,6 +24,7 @@ from registry import audit, nodes, policies, schedules
 from registry.records import PolicyRecord, ScheduleRecord
 from router.app import open_core
 from router.core import Core
+from router.lifecycle.lifecycle import Lifecycle
 from router.settings import Settings
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -102,6 +103,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def pending(lifecycle: Lifecycle) -> str | None:
+    """The pending action of the schedule `s`."""
+    record = lifecycle.timetable.find("s")
+    return record.pending if record else None
+
+
 async def put(core: Core, record: PolicyRecord) -> None:
     await core.registry.write(partial(policies.put, record=record))
     core.lifecycle.put_policy(record)
@@ -147,7 +154,7 @@ async def test_a_scheduled_load_and_unload_each_happen_once_over_a_restart(
         assert playing.orders == []
         wall.now_s = at("2026-11-27T08:00")
         await core.lifecycle.settle()
-        await until(lambda: core.lifecycle.timetable.pending("s") is None)
+        await until(lambda: pending(core.lifecycle) is None)
         await core.lifecycle.settle()
         assert playing.node.policies[-1]["models"] == {"m": {"pinned": True}}
     async with running(tmp_path, playing, wall) as core:
@@ -156,11 +163,9 @@ async def test_a_scheduled_load_and_unload_each_happen_once_over_a_restart(
         assert core.lifecycle.timetable.records[0].load_fired_s == at("2026-11-27T08:00")
     wall.now_s = at("2026-11-27T20:30")
     async with running(tmp_path, playing, wall) as core:
-        await until(
-            lambda: core.lifecycle.timetable.pending("s") is None and len(playing.orders) == 2
-        )
+        await until(lambda: pending(core.lifecycle) is None and len(playing.orders) == 2)
         assert playing.node.policies[-1]["models"] == {}
-        await until(lambda: not core.lifecycle.actions.busy)
+        await until(lambda: not core.lifecycle.actions._tasks)
         assert await audited(core) == [("schedule", "model.load"), ("schedule", "model.unload")]
     assert playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")]
 
@@ -175,10 +180,10 @@ async def test_a_load_that_is_due_while_its_node_is_away_waits_for_it(
         core.fleet.lost(view.node_id, "gone")
         wall.now_s = at("2026-11-27T08:00")
         await core.lifecycle.settle()
-        assert core.lifecycle.timetable.pending("s") == "load"
+        assert pending(core.lifecycle) == "load"
         assert view.status is not None and playing.orders == []
         core.fleet.on_status(view.node_id, view.status)
-        await until(lambda: core.lifecycle.timetable.pending("s") is None)
+        await until(lambda: pending(core.lifecycle) is None)
         assert playing.orders == [(PATH_LOAD, "m")]
 
 
@@ -194,7 +199,7 @@ async def test_a_model_that_left_before_a_missed_unload_is_not_loaded_again(
     playing.node.policies.clear()
     wall.now_s = at("2026-11-29T10:00")
     async with running(tmp_path, playing, wall) as core:
-        await until(lambda: not core.lifecycle.actions.busy)
+        await until(lambda: not core.lifecycle.actions._tasks)
         assert playing.node.policies[-1]["models"] == {}
     assert playing.orders == [(PATH_LOAD, "m")]
 
@@ -207,18 +212,18 @@ async def test_what_a_schedule_could_not_do_is_done_after_a_restart_and_once(
     async with running(tmp_path, playing, wall) as core:
         await add(core, replace(DAILY, load_cron=None))
         await core.lifecycle.settle()
-        assert core.lifecycle.timetable.pending("s") == "unload"
+        assert pending(core.lifecycle) == "unload"
     wall.advance(3600)
     async with running(tmp_path, playing, wall) as core:
-        assert core.lifecycle.timetable.pending("s") == "unload"
+        assert pending(core.lifecycle) == "unload"
         await playing.show(leases=0)
-        await until(lambda: core.lifecycle.timetable.pending("s") is None)
+        await until(lambda: pending(core.lifecycle) is None)
     assert playing.orders == [(PATH_UNLOAD, "m")]
     await playing.show(state=ModelState.READY)
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.settle()
-        await until(lambda: not core.lifecycle.actions.busy)
-        assert core.lifecycle.timetable.pending("s") is None
+        await until(lambda: not core.lifecycle.actions._tasks)
+        assert pending(core.lifecycle) is None
     assert playing.orders == [(PATH_UNLOAD, "m")]
 
 
@@ -231,14 +236,14 @@ async def test_an_idle_model_is_unloaded_and_one_in_use_is_no_error(
         await playing.show(state=ModelState.READY, keep_alive_s=60.0, idle_s=61.0, generation=4)
         await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
         await core.lifecycle.sweep()
-        await until(lambda: len(playing.orders) == 1 and not core.lifecycle.actions.busy)
+        await until(lambda: len(playing.orders) == 1 and not core.lifecycle.actions._tasks)
         assert await audited(core) == []
         await core.lifecycle.sweep()
         assert len(playing.orders) == 1, "it is asked again only after a while"
     playing.refuses = False
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.sweep()
-        await until(lambda: len(playing.orders) == 2 and not core.lifecycle.actions.busy)
+        await until(lambda: len(playing.orders) == 2 and not core.lifecycle.actions._tasks)
         assert await audited(core) == [("idle", "model.unload")]
         body = json.loads(playing.node.requests[-1].body)
         assert body == {"model": "m", "generation": 4, "min_idle_s": 60.0}
@@ -257,7 +262,7 @@ async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
         await until(lambda: playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")])
         await until(lambda: playing.node.policies[-1] == {**own, "models": {}, "rests": True})
         core.lifecycle.reconcile()
-        await until(lambda: not core.lifecycle.actions.busy)
+        await until(lambda: not core.lifecycle.actions._tasks)
         assert len(playing.orders) == 2
         core.fleet.set_state("id-a", "active")
         await until(lambda: playing.node.policies[-1] == {**own, "models": {"m": {"pinned": True}}})
@@ -276,7 +281,7 @@ async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
         assert playing.node.policies[-1] == {"router_id": core.router_id, "models": {}}
         told = len(playing.node.policies)
         core.lifecycle.reconcile()
-        await until(lambda: not core.lifecycle.actions.busy)
+        await until(lambda: not core.lifecycle.actions._tasks)
         assert len(playing.node.policies) == told, "a pin of every node is not told it again"
         core.fleet.lost("id-a", "gone")
         await core.lifecycle.actions.withdraw_policies("id-a")
@@ -312,7 +317,7 @@ async def test_why_what_is_pending_failed_is_told_until_it_is_done_or_its_node_i
             assert "It is in use." in str(lifecycle.pending_error(schedule_id))
         playing.refuses = False
         lifecycle.reconcile()
-        await until(lambda: lifecycle.timetable.pending("s") is None)
+        await until(lambda: pending(lifecycle) is None)
         assert lifecycle.pending_error("s") is None
         lifecycle.forget_node("id-a")
         assert not len(lifecycle.actions.attempts)
@@ -341,7 +346,7 @@ async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
         await until(lambda: playing.orders == [(PATH_LOAD, "m")])
         await playing.show(keep_alive_s=60.0, idle_s=61.0)
         await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
-        await until(lambda: not core.lifecycle.actions.busy)
+        await until(lambda: not core.lifecycle.actions._tasks)
         wall.advance(6)
         core.lifecycle.timers.wakeup()
         await until(lambda: len(playing.orders) == 2)
@@ -396,7 +401,7 @@ async def test_a_copy_that_was_cut_short_goes_on_with_a_new_ticket_from_another_
 
         async def again(count: int) -> None:
             await playing.show(state=ModelState.PULLING, wants_peer=True)
-            await until(lambda: len(tickets) == count and not core.lifecycle.actions.busy)
+            await until(lambda: len(tickets) == count and not core.lifecycle.actions._tasks)
 
         await again(1)
         await again(2)

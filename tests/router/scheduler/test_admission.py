@@ -25,6 +25,7 @@ from router.types import (
     Ticket,
 )
 from tests.router.conftest import model_status, node_view
+from tests.router.leases import open_leases
 from tests.router.scheduler.fleet import (
     TOKEN_S,
     Fleet,
@@ -68,7 +69,7 @@ def test_a_node_that_prefills_makes_others_wait_here() -> None:
     assert told.wait_s > 10.0
     assert queued(fleet.ask(asking("3", 5_000))).position == 2
     assert names(fleet.first(lease)) == ["2"]
-    assert fleet.scheduler.queued == 1
+    assert len(fleet.scheduler._admission) == 1
 
 
 def test_the_next_is_sent_shortly_before_a_prefill_ends() -> None:
@@ -121,7 +122,7 @@ def test_an_agent_s_word_ends_the_prefill_of_an_answer_in_one_piece() -> None:
     fleet.now_s = 0.1
     while len(leases) < 16:
         leases.append(granted(fleet.first(leases[-1])))
-    assert fleet.scheduler.open_leases == 16
+    assert open_leases(fleet.scheduler) == 16
     assert names(fleet.first(leases[0])) == []
 
 
@@ -145,7 +146,7 @@ def test_a_stream_that_says_nothing_for_long_does_not_keep_others_for_ever() -> 
     for _ in range(40):
         fleet.now_s += SCAN_INTERVAL_S
         fleet.scheduler.on_time(fleet.moment)
-    assert fleet.scheduler.queued == 0
+    assert len(fleet.scheduler._admission) == 0
 
 
 def test_while_a_prefill_is_overdue_the_queue_is_looked_at_no_more_than_usual() -> None:
@@ -156,7 +157,7 @@ def test_while_a_prefill_is_overdue_the_queue_is_looked_at_no_more_than_usual() 
     fleet.lease(asking("2", 100))
     queued(fleet.ask(asking("3", 1_000)))
     wakes_s: list[float] = []
-    while fleet.scheduler.queued:
+    while len(fleet.scheduler._admission):
         wake_s = fleet.scheduler.wake_s()
         assert wake_s is not None
         assert wake_s > fleet.now_s
@@ -349,7 +350,7 @@ def test_a_full_queue_turns_the_next_away_and_says_where_it_stood() -> None:
     assert told.wait_s > 0.0
     assert told.retry_after_s is not None
     assert RETRY_AFTER_S <= told.retry_after_s <= MAX_RETRY_AFTER_S
-    assert fleet.scheduler.queued == 2
+    assert len(fleet.scheduler._admission) == 2
 
 
 def test_in_a_full_queue_the_key_with_most_makes_room_for_another() -> None:
@@ -377,7 +378,7 @@ def test_who_leaves_the_queue_is_not_heard_of_again() -> None:
     lease = fleet.lease(asking("0", 5_000))
     queued(fleet.ask(asking("1", 1_000)))
     assert fleet.scheduler.on_disconnect("1", fleet.moment) == []
-    assert fleet.scheduler.queued == 0
+    assert len(fleet.scheduler._admission) == 0
     assert fleet.first(lease) == []
     assert fleet.scheduler.wake_s() is None
 
@@ -528,7 +529,7 @@ def test_a_prompt_that_takes_much_longer_than_its_deadline_is_not_begun() -> Non
     reject = rejected(fleet.ask(asking("1", 20_000, deadline_s=1.0)))
     assert reject.kind is RejectKind.DEADLINE
     assert reject.wait_s > 10.0
-    assert fleet.scheduler.open_leases == 0
+    assert open_leases(fleet.scheduler) == 0
 
 
 def test_an_idle_node_is_not_ruled_out_by_a_guess_of_its_speed() -> None:

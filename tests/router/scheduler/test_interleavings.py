@@ -48,6 +48,7 @@ from router.types import (
     Verdict,
 )
 from router.upstream.foreign_nodes import foreign_status
+from tests.router.leases import open_leases
 from tests.router.scheduler.fleet import accounts, asking
 from tests.router.scheduler.played import (
     CHAINS,
@@ -403,11 +404,11 @@ class World:
     def check(self) -> None:
         assert not self.clock.faults
         held = Counter(self.granted.values())
-        assert self.placing.traffic.open_leases == held.total()
+        assert open_leases(self.placing.traffic) == held.total()
         for node_id in (*AGENTS, SERVER):
             assert self.placing.traffic.in_flight(node_id) == held[node_id]
         waiting = sum(count for _, count in self.placing.traffic.queue_lengths())
-        assert self.scheduler.queued == waiting
+        assert len(self.scheduler._admission) == waiting
         assert (self.scheduler.wake_s() is None) == (not waiting)
 
     def check_index(self, agent: PlayedAgent) -> None:
@@ -546,7 +547,7 @@ async def play(seed: int, clock: SetClock, metrics: Metrics) -> None:
     world.check()
     assert world.ended.keys() <= world.tickets.keys()
     assert all(name in world.ended or world.callers[name].cancelled() for name in world.tickets)
-    assert world.scheduler.queued == world.placing.traffic.open_leases == 0
+    assert len(world.scheduler._admission) == open_leases(world.placing.traffic) == 0
     assert world.scheduler.wake_s() is None
 
 

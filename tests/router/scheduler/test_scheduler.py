@@ -19,6 +19,7 @@ from router.types import (
     RejectKind,
 )
 from tests.router.conftest import model_status, node_view, ticket
+from tests.router.leases import open_leases
 from tests.router.scheduler.fleet import (
     TOKEN_S,
     Fleet,
@@ -324,7 +325,7 @@ def test_a_failed_request_goes_to_another_node_once() -> None:
     assert told.kind is RejectKind.NO_NODE
     assert "a and b failed it, one after the other" in told.reason
     assert "`router nodes`" in told.reason
-    assert fleet.scheduler.open_leases == 0
+    assert open_leases(fleet.scheduler) == 0
 
 
 def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_left() -> None:

@@ -22,7 +22,7 @@ def test_a_function_reaches_the_template_in_chat_form_without_null() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string", "title": None}}}
     given = function(description=None, parameters=schema, strict=True)
     tool_set = read_tool_set([given])
-    assert tool_set.tools[0].function == {
+    assert tool_set.declared.tools[0].function == {
         "name": "f",
         "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
         "strict": True,
@@ -31,13 +31,13 @@ def test_a_function_reaches_the_template_in_chat_form_without_null() -> None:
 
 
 def test_no_tools_are_no_tools() -> None:
-    assert read_tool_set(None).tools == read_tool_set([]).tools == ()
+    assert read_tool_set(None).declared.tools == read_tool_set([]).declared.tools == ()
 
 
 def test_functions_of_a_namespace_are_known_by_both_names() -> None:
     given = namespace("mcp__files", function("read"), function("write"), about="Files.")
     tool_set = read_tool_set([function("shell"), given])
-    names = [tool.name for tool in tool_set.tools]
+    names = [tool.name for tool in tool_set.declared.tools]
     assert names == ["shell", "mcp__files__read", "mcp__files__write"]
     assert tool_set.namespaces == {
         "mcp__files__read": ("mcp__files", "read"),
@@ -49,14 +49,14 @@ def test_functions_of_a_namespace_are_known_by_both_names() -> None:
 
 def test_the_first_function_of_a_namespace_tells_what_it_is_about() -> None:
     given = namespace("mail", function("a", description="A."), function("b"), about="Letters.")
-    first, second = read_tool_set([given]).tools
+    first, second = read_tool_set([given]).declared.tools
     assert first.function["description"] == "mail: Letters.\n\nA."
     assert "description" not in second.function
 
 
 def test_the_namespace_of_plain_functions_adds_nothing_to_names() -> None:
     tool_set = read_tool_set([namespace("functions", function("f"))])
-    assert tool_set.tools[0].name == "f"
+    assert tool_set.declared.tools[0].name == "f"
     assert tool_set.namespaces == {"f": ("functions", "f")}
 
 
@@ -66,7 +66,9 @@ def test_names_are_joined_once() -> None:
 
 
 def test_the_schema_of_a_result_is_told_in_the_description() -> None:
-    (tool,) = read_tool_set([function(description="D.", output_schema={"type": "null"})]).tools
+    (tool,) = read_tool_set(
+        [function(description="D.", output_schema={"type": "null"})]
+    ).declared.tools
     text = 'D.\n\nIt returns JSON of this schema: {"type":"null"}'
     assert tool.function["description"] == text
 
@@ -111,7 +113,7 @@ SET = read_tool_set([function("f"), namespace("mail", function("send"), function
 
 def test_a_function_says_where_its_schema_is() -> None:
     params = ["tools[0].parameters", "tools[1].tools[0].parameters", "tools[1].tools[1].parameters"]
-    assert [tool.param for tool in SET.tools] == params
+    assert [tool.param for tool in SET.declared.tools] == params
 
 
 def one(name: str) -> ToolChoice:

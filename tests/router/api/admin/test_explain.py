@@ -20,6 +20,7 @@ from tests.router.conftest import (
     silent,
 )
 from tests.router.dispatch.test_relay import WHOLE, refuse, whole
+from tests.router.leases import open_leases
 from tests.router.records.test_ledger import FINISHED
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -78,7 +79,7 @@ async def test_a_dry_run_shows_every_node_and_sends_nothing(
     chosen = costs[decision["node"]]
     assert chosen["chosen"] and not chosen["excluded"]
     assert chosen["total_s"] == pytest.approx(sum(chosen["terms_s"].values()))
-    assert router.core.traffic.open_leases == 0
+    assert open_leases(router.core.traffic) == 0
     assert len(router.core.decisions) == 0
 
 
