@@ -11,7 +11,7 @@ from router.dispatch.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, NodeFailed
 from router.fleet.stall_watchdog import Progress
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
+from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
 from router.types import Lease, Ticket
 from router.upstream.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
 from router.upstream.foreign import ForeignResponse

@@ -8,7 +8,7 @@ from router.client.error_dialects import Dialect, error_body
 from router.client.response_headers import HEADER_RETRY_AFTER
 from router.dispatch.dispatcher import Cut, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 
 MAX_EXCERPT_CHARS = 500

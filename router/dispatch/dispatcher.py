@@ -25,14 +25,14 @@ from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import Progress, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
-from router.records.ledger import (
+from router.records.ledger import Ledger
+from router.records.metrics import Metrics
+from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
-    Ledger,
 )
-from router.records.metrics import Metrics
 from router.settings import CONNECT_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import (

@@ -7,7 +7,7 @@ from router.dispatch.attempt_outcome import ErrorResponse, failure_kind
 from router.dispatch.dispatcher import Cut, Dispatcher
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
-from router.records.ledger import (
+from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_DRAINED,
     OUTCOME_LATE,

@@ -20,8 +20,8 @@ from router.errors import (
 )
 from router.fleet.fleet import Fleet
 from router.records.decisions import Decisions
-from router.records.ledger import OUTCOME_CANCELLED
 from router.records.metrics import Metrics
+from router.records.outcomes import OUTCOME_CANCELLED
 from router.scheduler.scheduler import Scheduler
 from router.types import (
     Action,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.fleet.predictions import Predictions
 from router.records.decisions import Decisions
-from router.records.ledger import LedgerListener, UnreportedAttempt
 from router.records.metrics import Metrics
+from router.records.outcomes import LedgerListener, UnreportedAttempt
 from router.types import Lease, Ticket, Verdict
 
 

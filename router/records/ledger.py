@@ -15,6 +15,14 @@ from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
+from router.records.outcomes import (
+    IGNORE,
+    OUTCOME_CANCELLED,
+    OUTCOME_LATE,
+    OUTCOME_SERVED,
+    LedgerListener,
+    UnreportedAttempt,
+)
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
 from router.upstream.origins import Origins
@@ -22,25 +30,9 @@ from serving.log_limiter import LogLimiter
 
 log = logging.getLogger("mlx_fleet.requests")
 
-OUTCOME_SERVED = "served"
-OUTCOME_CANCELLED = "cancelled"
-OUTCOME_LATE = "deadline_exceeded"
-OUTCOME_NODE_FAILED = "node_failed"
-OUTCOME_REFUSED = "refused"
-OUTCOME_DRAINED = "drained"
 MOST_ROWS = 100_000
 """Most rows that may wait to be written, about 50 MB."""
 REASON_UNREPORTED = "unreported"
-
-
-@dataclass(slots=True)
-class UnreportedAttempt:
-    """An ended attempt for which its node keeps no usage record."""
-
-    outcome: str
-    began: bool = False
-    """True if some of the response had come."""
-    tokens: Tokens | None = None
 
 
 @dataclass(slots=True)
@@ -58,30 +50,6 @@ class _Entry:
     began: bool = False
     """True once the first content has come."""
     tokens: Tokens | None = None
-
-
-class LedgerListener:
-    """Receives what the ledger learns of requests. This one ignores all of it."""
-
-    def on_prefilled(self, lease: Lease) -> None:
-        """A node has reported that a lease's prefill is over."""
-
-    def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
-        """A node has reported how a lease ended."""
-
-    def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
-        """A response has ended whose client disconnected after it had begun. The verdict shows what
-        was cached, and says nothing about the node's health."""
-
-    def on_refused(self, verdict: Verdict) -> None:
-        """A request was refused, which says nothing about the node."""
-
-    def charge(self, ticket: Ticket, lease: Lease, attempt: UnreportedAttempt) -> float | None:
-        """The cost of an ended attempt; None if it was free."""
-        return None
-
-
-IGNORE = LedgerListener()
 
 
 class Ledger:

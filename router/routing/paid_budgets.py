@@ -12,7 +12,7 @@ import msgspec
 from node.protocol.chain.prefix import Chain, Fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, UnreportedAttempt
+from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, UnreportedAttempt
 from router.types import Caller, Lease, Target, Ticket
 
 TOKENS_PER_BYTE = 0.35

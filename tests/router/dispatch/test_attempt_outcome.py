@@ -17,7 +17,7 @@ from router.dispatch.attempt_outcome import (
 )
 from router.dispatch.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 
 TEXT = b"404 page\n not found\n"

@@ -21,14 +21,14 @@ from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
-from router.records.ledger import (
+from router.records.ledger import Ledger
+from router.records.metrics import Metrics
+from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
-    Ledger,
 )
-from router.records.metrics import Metrics
 from router.routing.paid_budgets import Budgets
 from router.scheduler.scheduler import Scheduler
 from router.types import Failure

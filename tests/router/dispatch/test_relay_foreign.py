@@ -12,7 +12,7 @@ from node.protocol.overflow import Overflow
 from registry.records import UsageRecord
 from router.fleet import watcher as watcher_module
 from router.fleet.estimated_prefixes import EstimatedPrefixes
-from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from tests.router.conftest import (
     CHAT,
     WAIT_S,

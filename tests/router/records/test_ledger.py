@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from router.records import ledger as ledger_module
-from router.records.ledger import IGNORE, Ledger, LedgerListener, finished_line
+from router.records.ledger import Ledger, finished_line
+from router.records.outcomes import IGNORE, LedgerListener
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Verdict
 from tests.fakes import FakeClock

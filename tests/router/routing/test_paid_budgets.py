@@ -14,7 +14,7 @@ from node.protocol.chain.prefix import Chainer, read_fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
 from router.prices import Prices
-from router.records.ledger import (
+from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,

@@ -1,0 +1,46 @@
+"""Outcomes of requests, and the interface to which the ledger reports what it learns of them."""
+
+from dataclasses import dataclass
+
+from router.types import Lease, Ticket, Tokens, Verdict
+
+OUTCOME_SERVED = "served"
+OUTCOME_CANCELLED = "cancelled"
+OUTCOME_LATE = "deadline_exceeded"
+OUTCOME_NODE_FAILED = "node_failed"
+OUTCOME_REFUSED = "refused"
+OUTCOME_DRAINED = "drained"
+
+
+@dataclass(slots=True)
+class UnreportedAttempt:
+    """An ended attempt for which its node keeps no usage record."""
+
+    outcome: str
+    began: bool = False
+    """True if some of the response had come."""
+    tokens: Tokens | None = None
+
+
+class LedgerListener:
+    """Receives what the ledger learns of requests. This one ignores all of it."""
+
+    def on_prefilled(self, lease: Lease) -> None:
+        """A node has reported that a lease's prefill is over."""
+
+    def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
+        """A node has reported how a lease ended."""
+
+    def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
+        """A response has ended whose client disconnected after it had begun. The verdict shows what
+        was cached, and says nothing about the node's health."""
+
+    def on_refused(self, verdict: Verdict) -> None:
+        """A request was refused, which says nothing about the node."""
+
+    def charge(self, ticket: Ticket, lease: Lease, attempt: UnreportedAttempt) -> float | None:
+        """The cost of an ended attempt; None if it was free."""
+        return None
+
+
+IGNORE = LedgerListener()
