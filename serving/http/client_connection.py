@@ -69,7 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self._progress = ClientProgress(
             callers.timeouts, float(config.timeout_keep_alive), self._loop.time()
         )
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
         """The exchange that is in progress."""
         self._authenticated = False
@@ -156,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
         self._state.connections.discard(self)
         self._callers.forget(self)
         self._ignores_input = True
-        del self._parser  # it refers to this object
+        self._parser = None  # it refers to this object
         if self._timer is not None:
             self._timer.cancel()
         self.resume_writing()
