@@ -7,14 +7,13 @@ import time
 from router.client import sse
 from router.client.response_headers import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
 from router.dispatch.attempt_outcome import ErrorResponse, in_dialect, outcome_of
-from router.dispatch.dispatcher import REFUSAL_STATUSES, Dispatcher
+from router.dispatch.dispatcher import ROUTER_FAULT_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, NodeFailed
 from router.fleet.stall_watchdog import Progress
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
 from router.types import Lease, Ticket
-from router.upstream.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
-from router.upstream.foreign import ForeignResponse
+from router.upstream.foreign import REFUSAL_STATUSES, ForeignResponse
 from router.upstream.foreign_events import Ending
 from router.upstream.http_response import Response
 from router.upstream.node_client import MAX_ANSWER_BYTES
@@ -85,7 +84,7 @@ class Attempt:
     async def _is_unasked(self, foreign: ForeignResponse, response: Response) -> bool:
         """Returns True if the server refused the field that the router added to the request; the
         request is then sent again as its caller wrote it."""
-        if not foreign.adds_count or response.status not in REFUSED_FIELD_STATUSES:
+        if not foreign.adds_count or response.status not in REFUSAL_STATUSES:
             return False
         try:
             body = await response.read_all(MAX_ANSWER_BYTES)
@@ -114,7 +113,7 @@ class Attempt:
             if may_fall_back and sse.is_too_long(body):
                 raise sse.too_long_error(body)
             return ErrorResponse(status, response.headers, body)
-        if status in REFUSAL_STATUSES:
+        if status in ROUTER_FAULT_STATUSES:
             await response.read_all(MAX_ANSWER_BYTES)
             raise self._dispatcher.refused(self._lease, status)
         if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):

@@ -55,7 +55,7 @@ log = logging.getLogger("mlx_fleet.router")
 
 RETRY_AFTER_S = 5
 """Seconds after which a caller should try again if a node is unreachable."""
-REFUSAL_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
+ROUTER_FAULT_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
 """Statuses by which a node rejects the router's token, address or version, although the caller's
 own key is valid. Redirects are among them, since they would lead around the router."""
 
@@ -196,7 +196,7 @@ class Dispatcher:
             answer = await client.follow_up(method, target, self._ledger.origins.of(caller))
         except OSError as error:
             raise node_away(view) from error
-        if answer.status in REFUSAL_STATUSES:
+        if answer.status in ROUTER_FAULT_STATUSES:
             raise _refusal(view.name, answer.status)
         return answer
 
