@@ -1,36 +1,11 @@
 """Errors of the node agent. A class's docstring is its default message."""
 
-from node.protocol.errors import is_final
+from node.protocol import api_errors
 from node.protocol.overflow import Overflow
-from node.protocol.paths import hint
 
 
-class NodeError(Exception):
+class NodeError(api_errors.ApiError):
     """The node agent cannot do that."""
-
-    status = 500
-    code = "internal_error"
-    kind = "server_error"
-    param: str | None = None
-    retry_after_s: int | None = None
-    is_final: bool = False
-    """A retry is useless, although the status alone does not say so."""
-
-    def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
-        if param is not None:
-            self.param = param
-
-    @property
-    def message(self) -> str:
-        return str(self.args[0])
-
-    @property
-    def is_repeated(self) -> bool:
-        """True if the same request would be refused again."""
-        return self.is_final or is_final(
-            self.status, has_retry_after=self.retry_after_s is not None
-        )
 
 
 class BadRequest(NodeError):
@@ -75,27 +50,10 @@ class Unauthorized(NodeError):
     kind = "authentication_error"
 
 
-class UnknownPath(NodeError):
-    """There is nothing at this path."""
-
-    status = 404
-    code = "not_found"
-    kind = "invalid_request_error"
-
-    @classmethod
-    def at(cls, path: str) -> "UnknownPath":
-        """The error for a requested path."""
-        return cls(f"There is nothing at {path[:200]}.{hint(path)}")
+class UnknownPath(api_errors.UnknownPathError, NodeError): ...
 
 
-class MethodNotAllowed(NodeError):
-    """This path accepts another method."""
-
-    status = 405
-    code = "method_not_allowed"
-    kind = "invalid_request_error"
-    methods: tuple[str, ...] = ()
-    """Methods that the path accepts."""
+class MethodNotAllowed(api_errors.MethodNotAllowedError, NodeError): ...
 
 
 class ForeignHost(NodeError):
@@ -122,41 +80,19 @@ class ModelBroken(NodeError):
     status = 503
     code = "model_broken"
     param = "model"
-    is_final = True
+    is_always_final = True
 
 
-class UnknownRequest(NodeError):
-    """No such request is open."""
-
-    status = 404
-    code = "request_not_found"
-    kind = "invalid_request_error"
+class UnknownRequest(api_errors.UnknownRequestError, NodeError): ...
 
 
-class RequestCancelled(NodeError):
-    """The request was cancelled by DELETE /v1/requests."""
-
-    status = 409
-    code = "request_cancelled"
-    kind = "invalid_request_error"
-    is_final = True
+class RequestCancelled(api_errors.RequestCancelledError, NodeError): ...
 
 
-class BodyTooLarge(NodeError):
-    """The request body is larger than 32 MiB."""
-
-    status = 413
-    code = "body_too_large"
-    kind = "invalid_request_error"
+class BodyTooLarge(api_errors.BodyTooLargeError, NodeError): ...
 
 
-class TooManyWaiting(NodeError):
-    """Too many of your requests wait here to be read; try again later."""
-
-    status = 429
-    code = "too_much_waiting"
-    kind = "rate_limit_error"
-    retry_after_s = 5
+class TooManyWaiting(api_errors.TooManyWaitingError, NodeError): ...
 
 
 class WrongProtocol(NodeError):
@@ -184,7 +120,7 @@ class DoesNotFit(NodeError):
 
 
 class EngineSilent(NodeError):
-    """The engine did not answer in time."""
+    """The engine did not respond in time."""
 
     status = 503
     code = "engine_silent"
@@ -247,7 +183,7 @@ class DownloadError(NodeError):
 class PullRefused(DownloadError):
     """The model cannot be pulled, however often that is tried."""
 
-    is_final = True
+    is_always_final = True
 
 
 class PullRunning(NodeError):

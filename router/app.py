@@ -217,8 +217,8 @@ def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
         answer: RouterError = UnknownPath.at(path)
         headers = {HEADER_SHOULD_RETRY.decode(): "false"}
         if getattr(error, "status_code", 404) == 405 and methods:
-            answer = MethodNotAllowed.at(path, methods)
-            headers["allow"] = ", ".join(methods)
+            answer = refusal = MethodNotAllowed.at(path, methods)
+            headers["allow"] = refusal.allow
         return Response(answer.body(), answer.status, headers, "application/json")
 
     @rest.exception_handler(Exception)

@@ -1,24 +1,14 @@
 """Errors of the router. A class's docstring is its default message; its fields are the only map
 from errors to HTTP statuses and OpenAI error codes."""
 
-from collections.abc import Sequence
-from typing import Self
-
+from node.protocol import api_errors
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
-from node.protocol.paths import hint
 from serving.unreached import Cause
 
 
-class RouterError(Exception):
+class RouterError(api_errors.ApiError):
     """The router failed on this request."""
-
-    status = 500
-    code = "internal_error"
-    kind = "server_error"
-    worth_retry = True
-    """False if a client must not retry, although the status alone does not say so."""
 
     def __init__(
         self,
@@ -27,9 +17,7 @@ class RouterError(Exception):
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
-        self.param = param
-        self.retry_after_s = retry_after_s
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
         self.position: int | None = None
         """Position that the request had, or would have had, in the queue, from 1; None if it was
         not queued."""
@@ -37,16 +25,6 @@ class RouterError(Exception):
         """Estimated seconds from that position until a node is granted."""
         self.request_id: str | None = None
         """Id of the request that the error ends; None before it has one."""
-
-    @property
-    def message(self) -> str:
-        return str(self.args[0])
-
-    @property
-    def is_final(self) -> bool:
-        """True if the same request would be refused again."""
-        has_retry_after = self.retry_after_s is not None
-        return not self.worth_retry or is_final(self.status, has_retry_after=has_retry_after)
 
     def standing(self) -> dict[str, object]:
         """The queue position and estimated wait that the error's body carries in every dialect;
@@ -106,35 +84,10 @@ class Forbidden(RouterError):
     kind = "permission_error"
 
 
-class UnknownPath(RouterError):
-    """There is nothing at this path."""
-
-    status = 404
-    code = "not_found"
-    kind = "invalid_request_error"
-
-    @classmethod
-    def at(cls, path: str) -> Self:
-        """The error for a requested path."""
-        return cls(f"There is nothing at {path[:200]}.{hint(path)}")
+class UnknownPath(api_errors.UnknownPathError, RouterError): ...
 
 
-class MethodNotAllowed(RouterError):
-    """This path takes another method."""
-
-    status = 405
-    code = "method_not_allowed"
-    kind = "invalid_request_error"
-
-    methods: Sequence[str] = ()
-    """The methods that the path accepts."""
-
-    @classmethod
-    def at(cls, path: str, methods: Sequence[str]) -> Self:
-        """The error for a path that accepts these methods."""
-        error = cls(f"{path} takes {' and '.join(methods)}.")
-        error.methods = methods
-        return error
+class MethodNotAllowed(api_errors.MethodNotAllowedError, RouterError): ...
 
 
 class UnknownModel(RouterError):
@@ -170,29 +123,13 @@ class UnknownItem(RouterError):
     kind = "invalid_request_error"
 
 
-class UnknownRequest(RouterError):
-    """No request with this id is running."""
-
-    status = 404
-    code = "request_not_found"
-    kind = "invalid_request_error"
+class UnknownRequest(api_errors.UnknownRequestError, RouterError): ...
 
 
-class RequestCancelled(RouterError):
-    """The request was cancelled by `DELETE /v1/requests/{id}`."""
-
-    status = 409
-    code = "request_cancelled"
-    kind = "invalid_request_error"
-    worth_retry = False
+class RequestCancelled(api_errors.RequestCancelledError, RouterError): ...
 
 
-class BodyTooLarge(RouterError):
-    """The request body is larger than 32 MiB."""
-
-    status = 413
-    code = "body_too_large"
-    kind = "invalid_request_error"
+class BodyTooLarge(api_errors.BodyTooLargeError, RouterError): ...
 
 
 class QueueFull(RouterError):
@@ -203,15 +140,7 @@ class QueueFull(RouterError):
     kind = "rate_limit_error"
 
 
-class TooMuchWaiting(RouterError):
-    """Too many bytes of your requests wait to be read; try again later."""
-
-    status = 429
-    code = "too_much_waiting"
-    kind = "rate_limit_error"
-
-    def __init__(self) -> None:
-        super().__init__(retry_after_s=5)
+class TooManyWaiting(api_errors.TooManyWaitingError, RouterError): ...
 
 
 class ServersNotAllowed(RouterError):
@@ -239,12 +168,12 @@ class PaidBudgetUsed(RouterError):
     status = 429
     code = "paid_budget_used"
     kind = "rate_limit_error"
-    worth_retry = False
+    is_always_final = True
 
 
 class DeadlineExceeded(RouterError):
-    """The answer would begin after the deadline in `x-fleet-deadline-s`, or has not begun before
-    it."""
+    """The response would start after the deadline in `x-fleet-deadline-s`, or has not started
+    before it."""
 
     status = 504
     code = "deadline_exceeded"
@@ -261,14 +190,14 @@ class NotTaken(NoNodeReady):
     """No node that has this model can serve it until an admin changes something."""
 
     code = "not_taken"
-    worth_retry = False
+    is_always_final = True
 
 
 class ModelBroken(NoNodeReady):
     """The files of the model are damaged on the nodes that are to have it."""
 
     code = "model_broken"
-    worth_retry = False
+    is_always_final = True
 
 
 class NodeAway(RouterError):
@@ -316,7 +245,7 @@ class NodeRefused(RouterError):
 
 
 class NodeUnreachable(RouterError):
-    """The node does not answer."""
+    """The node does not respond."""
 
     status = 502
     code = "node_unreachable"

@@ -161,7 +161,7 @@ class Requests:
         request came from another origin than a given `origin`."""
         account = self._accounts.get(request_id)
         if account is None or origin not in ("", account.job.origin):
-            raise UnknownRequest(f"No request {request_id!r} is open.")
+            raise UnknownRequest
         shut_down(account, RequestCancelled())
 
     async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Batch, None]:

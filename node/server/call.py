@@ -99,9 +99,7 @@ class Call:
             return
         if not exists:
             raise UnknownPath.at(self.path)
-        error = MethodNotAllowed(f"{self.path} accepts {' and '.join(methods)}.")
-        error.methods = methods
-        raise error
+        raise MethodNotAllowed.at(self.path, methods)
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
         """Reads the body and returns `parse(body)`; its room stays reserved until `close`. Raises
@@ -251,11 +249,10 @@ def _error_headers(error: NodeError) -> Headers:
     headers: Headers = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if error.is_repeated:
+    if error.is_final:
         headers.append((HEADER_SHOULD_RETRY.encode(), b"false"))
     if isinstance(error, MethodNotAllowed):
-        allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]
-        headers.append((b"allow", ", ".join(allowed).encode()))
+        headers.append((b"allow", error.allow.encode()))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

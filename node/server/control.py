@@ -119,8 +119,10 @@ def add_error_handlers(app: FastAPI) -> None:
         response = json_answer(msgspec.json.encode(body), error.status)
         if error.retry_after_s is not None:
             response.headers["retry-after"] = str(error.retry_after_s)
-        if error.is_repeated:
+        if error.is_final:
             response.headers[HEADER_SHOULD_RETRY] = "false"
+        if isinstance(error, MethodNotAllowed):
+            response.headers["allow"] = error.allow
         return response
 
     @app.exception_handler(RequestValidationError)
@@ -130,7 +132,10 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         path = request.scope["path"]
-        refused = MethodNotAllowed() if error.status_code == 405 else UnknownPath.at(path)
+        refused: NodeError = UnknownPath.at(path)
+        if error.status_code == 405:
+            methods = (error.headers or {}).get("Allow", "")
+            refused = MethodNotAllowed.at(path, methods.split(", "))
         return await on_node_error(request, refused)
 
 

@@ -23,8 +23,7 @@ async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.
     if error.is_final:
         headers.append((HEADER_SHOULD_RETRY, b"false"))
     if isinstance(error, MethodNotAllowed):
-        allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]
-        headers.append((b"allow", ", ".join(allowed).encode()))
+        headers.append((b"allow", error.allow.encode()))
     if error.request_id is not None:
         headers += id_headers(error.request_id, dialect)
     await send_bytes(send, error.status, error_body(error, dialect), headers)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from node.protocol.json_size import TOO_MANY, has_too_many_values
-from router.errors import BodyTooLarge, TooMuchWaiting
+from router.errors import BodyTooLarge, TooManyWaiting
 from serving.fair_shares import FairShares, Share
 
 MAX_OPEN_BYTES = 256 * 1024 * 1024
@@ -30,16 +30,16 @@ class BodyRoom:
     them."""
 
     def __init__(self) -> None:
-        self._room = FairShares(MAX_OPEN_BYTES, TooMuchWaiting)
-        self._turns = FairShares(THREADS, TooMuchWaiting)
+        self._room = FairShares(MAX_OPEN_BYTES, TooManyWaiting)
+        self._turns = FairShares(THREADS, TooManyWaiting)
 
     async def reserve(self, key_id: str, size_bytes: int) -> Share:
-        """Waits for room for a body. Raises `TooMuchWaiting`."""
+        """Waits for room for a body. Raises `TooManyWaiting`."""
         try:
             async with asyncio.timeout(WAIT_S):
                 return await self._room.acquire(key_id, size_bytes)
         except TimeoutError:
-            raise TooMuchWaiting from None
+            raise TooManyWaiting from None
 
     async def check(self, key_id: str, body: bytes) -> None:
         """Raises `BodyTooLarge` if decoding the body would take too much memory, in the router or

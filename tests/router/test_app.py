@@ -143,8 +143,8 @@ async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRoute
     for method, path, status, words in (
         ("GET", "/nowhere", 404, "There is nothing at /nowhere."),
         ("POST", "/chat/completions", 404, UnknownPath.at("/chat/completions").message),
-        ("POST", "/health", 405, "/health takes GET."),
-        ("PUT", "/admin/nodes", 405, "/admin/nodes takes GET and POST."),
+        ("POST", "/health", 405, "/health accepts GET."),
+        ("PUT", "/admin/nodes", 405, "/admin/nodes accepts GET and POST."),
     ):
         caller = await router.send(method, path, content_length="0")
         assert await caller.head() == status

@@ -143,7 +143,11 @@ async def test_a_bad_command_is_told_in_one_sentence(tmp_path: Path) -> None:
             assert response.json()["message"]
         assert "retry-after" in response.headers
         assert (await agent.client.get("/fleet/nothing")).status_code == 404
-        assert (await agent.client.get(PATH_LOAD)).status_code == 405
+        refused = await agent.client.get(PATH_LOAD)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+        assert refused.json()["message"] == f"{PATH_LOAD} accepts POST."
+        refused = await agent.client.post(PATH_STATUS)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         assert (await agent.client.get(PATH_EVENTS, params={"after": "x"})).status_code == 400
 
 

@@ -97,7 +97,7 @@ async def test_one_that_waits_too_long_is_told_to_come_later(
     assert int(refused.headers["retry-after"]) > 0
     error = json.loads(await refused.body())["error"]
     assert error["type"] == "rate_limit_error"
-    assert error["message"].startswith("Too many bytes of your requests wait")
+    assert error["message"].startswith("Too many of your requests wait")
     node.go.set()
     assert await first.head() == 200
 

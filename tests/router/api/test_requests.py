@@ -375,7 +375,7 @@ async def test_another_key_s_request_is_as_unknown_as_none(
     key = router.new_key("inference", "admin")
     for wrong in (elsewhere(router, key=key), "x", "req_1", "a/b", "%0a"):
         error = await refused(await cancel(router, wrong), 404, "request_not_found")
-        assert error["message"] == "No request with this id is running."
+        assert error["message"] == "No request with this id is open."
 
 
 async def test_a_request_of_a_node_that_is_gone_or_away_is_told_so(
