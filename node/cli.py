@@ -12,7 +12,7 @@ import typer
 
 from node.errors import NodeError, StartError
 from node.settings import Settings
-from serving.setting import help_of
+from serving.setting import BadSetting, help_of
 from serving.terminal.output import put, shown
 from serving.terminal.setting_options import with_settings
 from serving.terminal.verbs import Verbs
@@ -289,6 +289,8 @@ def _run(arguments: list[str] | None) -> int:
         code = app(args=arguments, prog_name=NAME, standalone_mode=False)
     except StartError as error:
         return _failed(error.message, 2)
+    except BadSetting as error:
+        return _failed(str(error), 2)
     except NodeError as error:
         return _failed(error.message, 1)
     except typer.TyperException as error:

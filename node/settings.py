@@ -15,26 +15,22 @@ from typing import Annotated, Any, Literal
 from node.errors import StartError
 from node.setting_kinds import (
     DISK_SIZE,
-    DURATION,
-    FLAG,
     KEEP_ALIVES,
     NAMES,
     NUMBER,
     PARSERS,
-    PATH,
     PATHS,
     SIZE,
-    STAY_AWAKE_MODE,
     SWITCH,
     TEMPLATE_KWARGS,
-    TEXT,
     THINKING_TOKENS,
     WARM_FILES,
 )
 from serving import own_machine
-from serving.setting import Setting, option_of, read_variable, settings_of
+from serving.setting import BadSetting, Environment, Setting, option_of, settings_of
+from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT
 from serving.stay_awake import StayAwake
-from serving.variables import PREFIX, misspelt
+from serving.variables import PREFIX
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 THREAD_BODY_BYTES = 256 * 1024
@@ -61,7 +57,7 @@ class Settings:
         Path, Setting(PATH, "Folder of the agent: token, node id, models.", metavar="FOLDER")
     ]
     host: Annotated[str, Setting(TEXT, "Address to bind.", metavar="ADDRESS")] = "127.0.0.1"
-    port: Annotated[int, Setting(NUMBER, "Port to bind; 0 selects a free one.")] = 8801
+    port: Annotated[int, Setting(PORT, "Port to bind; 0 selects a free one.")] = 8801
     engine: Annotated[str, Setting(TEXT, "Engine: text or scripted.", metavar="ENGINE")] = "text"
     """`text` (mlx-lm) or `scripted`."""
     memory_limit_bytes: Annotated[
@@ -287,6 +283,15 @@ class Settings:
         return self.home / "responses"
 
 
+ENVIRONMENT = Environment(
+    settings=Settings,
+    command="node-agent",
+    prefix="MLX_FLEET_NODE_",
+    other_prefix="MLX_FLEET_ROUTER_",
+    for_commands=("token",),
+)
+
+
 def named_models(settings: Settings) -> dict[str, frozenset[str]]:
     """The models named in settings, by option; values for all models are left out."""
     named = {
@@ -309,21 +314,7 @@ def environment_without_own() -> dict[str, str]:
 
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings in environment variables. Raises `StartError` that names variable and value."""
-    values = os.environ if environ is None else environ
-    prefix, settings = "MLX_FLEET_NODE_", settings_of(Settings)
-    known = {f"{prefix}{name.upper()}" for name in (*settings, "token")}
-    # The router checks its own variables.
-    ours = (name for name in values if not name.startswith("MLX_FLEET_ROUTER_"))
-    if sentence := misspelt(ours, known):
-        raise StartError(sentence)
-    found: dict[str, object] = {}
-    for key, text in values.items():
-        if not key.startswith(prefix):
-            continue
-        name = key[len(prefix) :].lower()
-        if name == "token":
-            continue  # for `router add-node`, not a setting of the agent
-        if name not in settings:
-            raise StartError(f"{key} is not a setting of node-agent.")
-        found[name] = read_variable(settings[name], key, text)
-    return found
+    try:
+        return ENVIRONMENT.read(os.environ if environ is None else environ)
+    except BadSetting as error:
+        raise StartError(str(error)) from None

@@ -11,6 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
+from serving.variables import misspelt
+
+
+class BadSetting(Exception):
+    """A setting's name or value is not valid; the message is a sentence for people."""
+
+
 Read = Callable[[str, str], Any]
 """Reads a value from a text. Its first argument names the option or variable in errors."""
 
@@ -75,8 +82,39 @@ def option_of(name: str, setting: Setting) -> str:
 
 
 def read_variable(setting: Setting, key: str, text: str) -> Any:
-    """The setting's value in a variable. Raises the product's error, which names the key."""
+    """The setting's value in a variable. Raises `BadSetting`, which names the key."""
     return (setting.kind.read_all or setting.kind.read)(key, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment variables of a product."""
+
+    settings: type[Any]
+    command: str
+    prefix: str
+    """Prefix of the names of its variables."""
+    other_prefix: str
+    """Prefix of variables that another product checks."""
+    for_commands: tuple[str, ...] = ()
+    """Names behind the prefix that commands read and that are not settings."""
+
+    def read(self, variables: Mapping[str, str]) -> dict[str, Any]:
+        """The settings among the variables. Raises `BadSetting`, which names variable and value."""
+        settings = settings_of(self.settings)
+        known = {f"{self.prefix}{name.upper()}" for name in (*settings, *self.for_commands)}
+        checked = (name for name in variables if not name.startswith(self.other_prefix))
+        if sentence := misspelt(checked, known):
+            raise BadSetting(sentence)
+        found = {}
+        for key, text in variables.items():
+            name = key.removeprefix(self.prefix).lower()
+            if not key.startswith(self.prefix) or name in self.for_commands:
+                continue
+            if name not in settings:
+                raise BadSetting(f"{key} is not a setting of {self.command}.")
+            found[name] = read_variable(settings[name], key, text)
+        return found
 
 
 def help_of(settings: type[Any], name: str) -> str:

@@ -6,18 +6,24 @@ MIB = 1024**2
 GIB = 1024**3
 MAX_DURATION_S = 3.2e7
 """A year."""
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_UNIT_S = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)\s*"
+_SECONDS = re.compile(_NUMBER)
+_DURATION = re.compile("".join(rf"(?:{_NUMBER}{unit}\s*)?" for unit in _UNIT_S))
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
 def read_duration_s(text: str) -> float:
-    """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number of seconds, 0 included. Raises
-    `ValueError` for any other text, and for more than a year."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    """Seconds of `30s`, `10m`, `2m30s`, `2h`, `1d`, `2w` or a plain number of seconds, 0 included.
+    Raises `ValueError` for any other text, and for more than a year."""
+    text = text.strip()
+    if found := _SECONDS.fullmatch(text):
+        seconds = float(found[1])
+    elif text and (found := _DURATION.fullmatch(text)):
+        parts = zip(found.groups(), _UNIT_S.values(), strict=True)
+        seconds = sum(float(number) * unit_s for number, unit_s in parts if number)
+    else:
         raise ValueError(text)
-    seconds = float(found[1]) * _UNIT_S[found[2] or "s"]
     if seconds > MAX_DURATION_S:
         raise ValueError(text)
     return seconds

@@ -65,8 +65,6 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
             raise StartError(
                 f"{name} must be one of {', '.join(choices)}, not {getattr(settings, name)!r}."
             )
-    if not 0 <= settings.port <= 65_535:
-        raise StartError(f"port must be from 0 to 65535, not {settings.port}.")
     _check_sizes(settings)
     _check_formats(settings)
     _check_template_kwargs(settings)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from router.errors import RouterError, StartError
+from serving.setting import BadSetting
 from serving.terminal.output import put, shown
 from serving.terminal.verbs import Verbs
 
@@ -16,7 +17,7 @@ EXIT_CANNOT_START = 2
 
 
 class RouterVerbs(Verbs):
-    """Prints every RouterError as one sentence and sets the exit code."""
+    """Prints every RouterError and BadSetting as one sentence and sets the exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -25,6 +26,9 @@ class RouterVerbs(Verbs):
             put(f"{ctx.info_name or 'router'}: {shown(error.message)}", err=True)
             code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
             raise typer.Exit(code) from error
+        except BadSetting as error:
+            put(f"{ctx.info_name or 'router'}: {shown(str(error))}", err=True)
+            raise typer.Exit(EXIT_CANNOT_START) from error
 
 
 def group(text: str, *, no_args_is_help: bool = True, **options: Any) -> typer.Typer:

@@ -10,6 +10,7 @@ from serving.units import duration, gib, read_duration_s, read_flag, size
     [
         *(("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("1d", 86_400.0), ("2w", 1_209_600.0)),
         *(("30", 30.0), (" 2 h ", 7200.0), ("0", 0.0)),
+        *(("2m30s", 150.0), ("1h 30m", 5400.0), ("1d1s", 86_401.0)),
     ],
 )
 def test_a_length_of_time_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
@@ -17,7 +18,22 @@ def test_a_length_of_time_has_a_unit_or_is_in_seconds(text: str, seconds: float)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "m", "-1m", "nans", "infd", "2y", "1e3s", "9999999d", "1h30m", "²s"]
+    "text",
+    [
+        "",
+        "m",
+        "-1m",
+        "nans",
+        "infd",
+        "2y",
+        "1e3s",
+        "9999999d",
+        "30m1h",
+        "1h1h",
+        "2m30",
+        "53w",
+        "²s",
+    ],
 )
 def test_what_is_no_length_of_time_or_more_than_a_year_is_refused(text: str) -> None:
     with pytest.raises(ValueError):

@@ -7,6 +7,7 @@ import pytest
 from node.commands.configuration import ExtraMissing, need_extra, read_settings
 from node.errors import StartError
 from node.setting_kinds import read_bytes, read_disk_bytes
+from serving.setting import BadSetting
 from tests.node.kernels import PlayedKernel
 
 
@@ -26,7 +27,7 @@ def test_reads_sizes(text: str, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "12XB", "1e9"])
 def test_refuses_what_is_no_size(text: str) -> None:
-    with pytest.raises(StartError, match="is not a size"):
+    with pytest.raises(BadSetting, match="is not a size"):
         read_bytes(text)
 
 
@@ -49,7 +50,6 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
     "options",
     [
         {"engine": "x"},
-        {"port": 65_536},
         {"max_rows": 0},
         {"max_rows": 257},
         {"prefill_chunk_tokens": 65_537},

@@ -129,7 +129,7 @@ def test_what_the_router_refuses_is_one_line(cli: Cli) -> None:
     assert "no node 'mini'" in cli.fails("remove-node", "mini")
     assert "cannot be reached" in cli.fails("add-node", "http://127.0.0.1:9", "--token", "t")
     assert "--allow-plain-http" in cli.fails("add-node", "http://mini.example:1")
-    assert "like 90s, 10m, 2h" in cli.fails("usage", "--since", "yesterday")
+    assert "like 30s, 2m30s, 10m" in cli.fails("usage", "--since", "yesterday")
     assert "scopes" in cli.fails("keys", "create", "x", "--scope", "root")
     assert "No node" in cli.fails("chat", "tiny", "hi")
 

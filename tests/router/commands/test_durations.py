@@ -14,6 +14,7 @@ from router.commands.durations import read_s
         ("1.5h", 5400.0),
         ("1d", 86_400.0),
         ("2w", 1_209_600.0),
+        ("1h30m", 5400.0),
         ("30", 30.0),
         (" 2 h ", 7200.0),
     ],
@@ -23,7 +24,7 @@ def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "m", "0s", "-1m", "nans", "infd", "2y", "1e3s", "9999999d", "1h30m"]
+    "text", ["", "m", "0s", "-1m", "nans", "infd", "2y", "1e3s", "9999999d", "30m1h"]
 )
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(CommandFailed, match="not a duration"):

@@ -1,0 +1,75 @@
+"""Kinds of settings that several products have. Their readers raise `BadSetting`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from serving import units
+from serving.setting import BadSetting, Kind, Read
+from serving.stay_awake import STAY_AWAKE, StayAwake
+
+
+def read_text(_key: str, text: str) -> str:
+    return text
+
+
+def read_path(key: str, text: str) -> Path:
+    """A path. An empty one is refused: Python reads it as the current folder."""
+    if not text:
+        raise BadSetting(f"{key} must be a path, not {text!r}.")
+    return Path(text).expanduser()
+
+
+def read_port(key: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 5 or int(text) > 65_535:
+        raise BadSetting(f"{key} must be a port number from 0 to 65535, not {text!r}.")
+    return int(text)
+
+
+def read_flag(key: str, text: str) -> bool:
+    """A word for yes or no."""
+    try:
+        return units.read_flag(text)
+    except ValueError:
+        raise BadSetting(f"{key} must be on or off, not {text!r}.") from None
+
+
+def read_stay_awake(key: str, text: str) -> StayAwake:
+    try:
+        return StayAwake(text)
+    except ValueError:
+        raise BadSetting(f"{key} must be one of {STAY_AWAKE}, not {text!r}.") from None
+
+
+def read_duration_s(text: str) -> float:
+    """Seconds of `30s`, `2m30s`, `10m`, `2h`, `1d`, `2w` or a plain number of seconds, 0
+    included."""
+    try:
+        return units.read_duration_s(text)
+    except ValueError:
+        raise BadSetting(
+            f"{text!r} is not a duration; one looks like 30s, 2m30s, 10m, 2h, 1d or 2w, and is at "
+            "most a year."
+        ) from None
+
+
+def keyed(read: Callable[[str], Any]) -> Read:
+    """The reader with a key, which its `BadSetting` names."""
+
+    def read_keyed(key: str, text: str) -> Any:
+        try:
+            return read(text)
+        except BadSetting as error:
+            raise BadSetting(f"{key}: {error}") from None
+
+    return read_keyed
+
+
+TEXT = Kind(read_text, "TEXT")
+PATH = Kind(read_path, "PATH")
+PORT = Kind(read_port, "PORT", range="0 to 65535")
+FLAG = Kind(read_flag, "", show=lambda is_on: "yes" if is_on else "no", is_flag=True)
+DURATION = Kind(keyed(read_duration_s), "TIME", show=units.duration)
+STAY_AWAKE_MODE = Kind(read_stay_awake, STAY_AWAKE)
