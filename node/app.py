@@ -247,10 +247,10 @@ def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
 
 def _check_disk(settings: Settings) -> None:
     size_bytes = disk_bytes(settings.kv_folder)
-    asked_bytes = settings.kv_disk_bytes
-    if asked_bytes is not None and 0 < size_bytes < asked_bytes:
+    given_bytes = settings.kv_disk_bytes
+    if given_bytes is not None and 0 < size_bytes < given_bytes:
         raise StartError(
-            f"kv_disk_bytes is {gib(asked_bytes)}, but the disk of {settings.kv_folder} has "
+            f"kv_disk_bytes is {gib(given_bytes)}, but the disk of {settings.kv_folder} has "
             f"{gib(size_bytes)}: lower --kv-disk-size, or give off or auto."
         )
 

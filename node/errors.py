@@ -215,7 +215,7 @@ class StartError(NodeError):
 
 
 class UnknownResponse(NodeError):
-    """There is no such response here: it was not stored, was deleted, or was evicted in favour of
+    """There is no such response here: it was not stored, was deleted, or was evicted in favor of
     newer ones."""
 
     status = 404

@@ -112,11 +112,11 @@ class Settings:
     ] = None
     kv_cache_bits: Annotated[
         int | None,
-        Setting(NUMBER, "Quantise stored KV to 4 or 8 bits.", default="off", metavar="4|8"),
+        Setting(NUMBER, "Quantize stored KV to 4 or 8 bits.", default="off", metavar="4|8"),
     ] = None
     kv_live_bits: Annotated[
         int | None,
-        Setting(NUMBER, "Quantise the KV of running responses.", default="off", metavar="4|8"),
+        Setting(NUMBER, "Quantize the KV of running responses.", default="off", metavar="4|8"),
     ] = None
     kv_disk_bytes: Annotated[
         int | None,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import RowMapping, func, select
+from sqlalchemy import func
 from sqlalchemy.dialects.sqlite import insert
 
-from registry.db import ReadSession, WriteSession
+from registry.db import WriteSession
 from registry.records import ModelRecord
 from registry.tables import models
 
@@ -35,14 +35,4 @@ async def seen(
     )
     row = await session.fetch_one(upsert.returning(models))
     assert row is not None
-    return _record(row)
-
-
-async def list_all(session: ReadSession) -> list[ModelRecord]:
-    """All models by name."""
-    rows = await session.fetch_all(select(models).order_by(models.c.name))
-    return [_record(row) for row in rows]
-
-
-def _record(row: RowMapping) -> ModelRecord:
     return ModelRecord(**row)

@@ -93,9 +93,3 @@ async def costs(session: ReadSession, since_s: float) -> dict[str, float]:
     )
     rows = await session.fetch_all(paid.group_by(usage.c.key_id))
     return {row["key_id"]: row["spent"] for row in rows}
-
-
-async def recent(session: ReadSession, limit: int) -> list[UsageRecord]:
-    """The `limit` requests that finished last, latest first."""
-    latest = select(usage).order_by(usage.c.finished_at_s.desc(), usage.c.seq.desc()).limit(limit)
-    return [UsageRecord(**row) for row in await session.fetch_all(latest)]

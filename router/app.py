@@ -183,8 +183,8 @@ def build_app(core: Core) -> AsgiApp:
         """Reports the health of the process, which serves requests even while its registry cannot
         be written."""
         if core.registry.trouble.sentence:
-            told = "The registry cannot be written; the router's log says why."
-            return {"status": "degraded", "registry": told}
+            message = "The registry cannot be written; the router's log says why."
+            return {"status": "degraded", "registry": message}
         return {"status": "ok"}
 
     @rest.get("/ready")

@@ -6,7 +6,6 @@ from enum import StrEnum
 KIND_AGENT, KIND_OPENAI = "agent", "openai"
 """A node agent, and a third-party server that speaks OpenAI's dialect and reports no status."""
 ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
-NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
 """States of a node that an admin sets: it accepts requests, it accepts no new ones, or it has no
 models loaded either."""
 SCOPE_EXTERNAL = "external"

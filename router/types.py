@@ -323,7 +323,7 @@ class NodeView(msgspec.Struct, frozen=True):
     remembered: frozenset[str] = frozenset()
     """Models that the node had before the router's start; used until its first status."""
     state: str = "active"
-    """The state that an admin has set, one of `NODE_STATES`."""
+    """The state that an admin has set, `active`, `cordoned` or `maintenance`."""
     prices: Prices | None = None
     """None if requests to the node are free."""
     stalled: frozenset[str] = frozenset()

@@ -234,16 +234,16 @@ class Leases:
                 await self._settling
 
     async def _keep_settling(self) -> None:
-        told = ""
+        last_message = ""
         while not self._is_settled:
             self._is_settled = True
             try:
                 await self.settle()
             except LoadFailure as exc:
                 self._is_settled = False
-                if exc.message != told:
+                if exc.message != last_message:
                     logger.error("%s", exc.message)
-                told = exc.message
+                last_message = exc.message
 
     def _affordable(self, granted: dict[str, MemoryLease]) -> list[str]:
         """Returns the engines with a new lease that is no smaller. A larger one counts only if
@@ -252,10 +252,10 @@ class Leases:
         free_bytes = max(self._budget.total_bytes - self._budget.fixed_bytes - stored_bytes, 0)
         getting = []
         for key, lease in granted.items():
-            told = self._sent[key]
-            more_bytes = lease.stored_kv_bytes - told.stored_kv_bytes
-            is_news = lease != told or key in self._unsure
-            if is_news and 0 <= more_bytes <= free_bytes:
+            sent = self._sent[key]
+            more_bytes = lease.stored_kv_bytes - sent.stored_kv_bytes
+            is_new = lease != sent or key in self._unsure
+            if is_new and 0 <= more_bytes <= free_bytes:
                 free_bytes -= more_bytes
                 getting.append(key)
         return getting

@@ -277,17 +277,17 @@ def _bits(settings: Settings) -> tuple[Choice, ...]:
 
 
 def _snapshots(stored_bytes: int, settings: Settings) -> Choice:
-    asked_bytes = settings.kv_snapshot_bytes
-    if asked_bytes is None:
+    given_bytes = settings.kv_snapshot_bytes
+    if given_bytes is None:
         return Choice("snapshots", gib(stored_bytes // 2), "at most half of the stored KV")
-    return Choice("snapshots", gib(min(asked_bytes, stored_bytes)), None)
+    return Choice("snapshots", gib(min(given_bytes, stored_bytes)), None)
 
 
 def _disk(disk_free_bytes: int, settings: Settings) -> tuple[int, Choice]:
     name = "KV on disk"
-    asked_bytes = settings.kv_disk_bytes
-    if asked_bytes is not None:
-        return asked_bytes, Choice(name, gib(asked_bytes) if asked_bytes else "off", None)
+    given_bytes = settings.kv_disk_bytes
+    if given_bytes is not None:
+        return given_bytes, Choice(name, gib(given_bytes) if given_bytes else "off", None)
     if settings.engine == "scripted":
         return 0, Choice(name, "off", "a scripted engine has no KV")
     if disk_free_bytes < LEAST_DISK_BYTES:
@@ -298,7 +298,7 @@ def _disk(disk_free_bytes: int, settings: Settings) -> tuple[int, Choice]:
 
 def _disk_day(settings: Settings) -> tuple[int, Choice]:
     name = "KV written to disk a day"
-    asked_bytes = settings.kv_disk_bytes_per_day
-    if asked_bytes is not None:
-        return asked_bytes, Choice(name, gib(asked_bytes) if asked_bytes else "unlimited", None)
+    given_bytes = settings.kv_disk_bytes_per_day
+    if given_bytes is not None:
+        return given_bytes, Choice(name, gib(given_bytes) if given_bytes else "unlimited", None)
     return DISK_BYTES_PER_DAY, Choice(name, gib(DISK_BYTES_PER_DAY), "spares the SSD")

@@ -144,7 +144,7 @@ class Slot:
     # --- reports of the engine ---------------------------------------------------------------
 
     def set_progress(self, fraction: float) -> bool:
-        """Returns True if routers are to be told of it."""
+        """Sets the progress; returns True if it is to be reported to routers."""
         is_step = int(fraction * PROGRESS_STEPS) > int(self.progress * PROGRESS_STEPS)
         self.progress = fraction
         return is_step

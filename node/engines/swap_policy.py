@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from node.protocol.swap_rule import ResidentModel, swap_plan
+from node.protocol.swap_rule import ResidentModel, most_free_bytes, swap_plan
 
 ABANDONED_S = 2.0
 """Seconds that a load runs on after the last request for it has disconnected, since a client may
@@ -56,8 +56,9 @@ class MemoryView:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that a model may have once every model that can be unloaded is."""
-        return self.total_bytes - sum(each.memory_bytes for each in self.residents if each.pinned)
+        """Bytes that a model may have once every unpinned model is unloaded."""
+        pinned = (each.memory_bytes for each in self.residents if each.pinned)
+        return most_free_bytes(self.total_bytes, pinned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 AUTO = "auto"
-"""The tool format if none is recognised: reads calls of any format with markup of its own, and asks
+"""The tool format if none is recognized: reads calls of any format with markup of its own, and asks
 the model for one of them."""
 NONE = "none"
 
@@ -153,7 +153,7 @@ _REASONING_TOKENS = (
 
 def select_formats(template: str, vocabulary: Collection[str]) -> Formats:
     """Returns the formats of a model with this chat template and these tokens. If nothing is
-    recognised, `AUTO` for calls and `NONE` for reasoning."""
+    recognized, `AUTO` for calls and `NONE` for reasoning."""
     return Formats(
         _select(template, vocabulary, _REASONING_SIGNS, _REASONING_TOKENS) or NONE,
         _select(template, vocabulary, _TOOL_SIGNS, _TOOL_TOKENS) or AUTO,

@@ -107,7 +107,7 @@ def _checksum(content: bytes) -> bytes:
 
 @lru_cache(maxsize=512)
 def _texts(folder: Path) -> tuple[bytes, bool]:
-    """A digest of the files of tokeniser and template, and True if prompts show the date."""
+    """A digest of the files of tokenizer and template, and True if prompts show the date."""
     digest = blake2b(digest_size=_DIGEST_BYTES)
     shows_day = False
     for path in sorted({path for pattern in _TEXT_FILES for path in folder.glob(pattern)}):

@@ -31,11 +31,11 @@ ABANDONED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """Limits of a render process. Real tokenisers and templates need a hundredth of them, except
-    for a rare tokeniser that has to be converted first."""
+    """Limits of a render process. Real tokenizers and templates need a hundredth of them, except
+    for a rare tokenizer that has to be converted first."""
 
-    tokeniser_s: float = 120.0
-    """Seconds for loading a tokeniser, and for the imports of a process that was not started
+    tokenizer_s: float = 120.0
+    """Seconds for loading a tokenizer, and for the imports of a process that was not started
     ahead."""
     template_s: float = 20.0
     """Seconds for some hundred short chats with a new template."""

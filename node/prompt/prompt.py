@@ -1,9 +1,8 @@
-"""A rendered request, and the interface of what renders one."""
+"""A rendered request."""
 
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from node.errors import BadRequest, ContextTooLong
 from node.parsing.selection import Formats
@@ -45,23 +44,6 @@ class RenderRequest:
     """True: only the part that longer chats share."""
     chain: LateChain | None = None
     """The body's prefix hash chain, if its positions are needed."""
-
-
-class Renderer(Protocol):
-    """Turns a request's messages or prompt into token ids."""
-
-    @property
-    def formats(self) -> Formats:
-        """Formats of responses to chats with tools."""
-
-    def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
-        """Makes the prompt. Raises `BadRequest` naming the field that cannot be rendered, and
-        `ContextTooLong` if a context of `context_tokens` has no room for the prompt and one more
-        token."""
-
-    def render_shared(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
-        """Makes the part of the prompt that all requests beginning with the same messages share.
-        Raises as `render`."""
 
 
 def text_prompt(

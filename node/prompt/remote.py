@@ -26,7 +26,7 @@ from node.prompt.wire import (
     Failed,
     Opened,
     OpenTemplate,
-    OpenTokeniser,
+    OpenTokenizer,
     PositionCounts,
     Render,
     Rendered,
@@ -127,14 +127,14 @@ class RemoteRenderer:
 
     async def _load(self, process: RenderProcess) -> None:
         name, limits = self._folder.name, self._limits
-        tokeniser, template = OpenTokeniser(self._folder), OpenTemplate(self._wanted)
+        tokenizer, template = OpenTokenizer(self._folder), OpenTemplate(self._wanted)
         try:
-            answer = await process.run(tokeniser, limits.tokeniser_s, limits.memory_bytes)
+            answer = await process.run(tokenizer, limits.tokenizer_s, limits.memory_bytes)
             self._check_opened(answer)
         except RenderLimitExceeded as exc:
-            raise LoadFailure(f"The load of the tokeniser of {name} {exc}.") from exc
+            raise LoadFailure(f"The load of the tokenizer of {name} {exc}.") from exc
         except RenderProcessDied as exc:
-            raise LoadFailure(f"The load of the tokeniser of {name} ended its process.") from exc
+            raise LoadFailure(f"The load of the tokenizer of {name} ended its process.") from exc
         try:
             answer = await process.run(template, limits.template_s, limits.memory_bytes)
             self._check_opened(answer)
@@ -166,7 +166,7 @@ class RemoteRenderer:
                 process, Render(request, render_request.context_tokens, render_request.shared)
             )
         except RenderLimitExceeded as exc:
-            what = "chat template" if request.messages is not None else "tokeniser"
+            what = "chat template" if request.messages is not None else "tokenizer"
             raise BadRequest(
                 f"The model's {what} {exc} for this prompt.", param=request.prompt_field
             ) from exc

@@ -1,6 +1,6 @@
-"""Turns a request into token ids; the only module that calls chat templates and tokenisers.
+"""Turns a request into token ids; the only module that calls chat templates and tokenizers.
 
-It uses the transformers library, not MLX. A chat is rendered twice and tokenised once: as the
+It uses the transformers library, not MLX. A chat is rendered twice and tokenized once: as the
 prompt, and as the text with which the next turn's prompt will begin. The second shows where
 messages end and how much of the prompt the next turn can reuse.
 """
@@ -62,36 +62,36 @@ class _ModelChat:
         return bool(request.tools) and self.renderer.abilities.calls
 
 
-def load_tokeniser(folder: Path) -> Any:
-    """Loads a tokeniser of the transformers library. Slow. Raises `LoadFailure` with a sentence."""
+def load_tokenizer(folder: Path) -> Any:
+    """Loads a tokenizer of the transformers library. Slow. Raises `LoadFailure` with a sentence."""
     transformers = import_transformers()
     try:
-        tokeniser = transformers.AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
-        # The first call sets truncation and padding; after it, threads may share the tokeniser.
-        tokeniser.encode("a", add_special_tokens=False)
+        # The first call sets truncation and padding; after it, threads may share the tokenizer.
+        tokenizer.encode("a", add_special_tokens=False)
     except Exception as exc:
-        raise LoadFailure(f"The tokeniser of {folder.name} cannot be loaded: {exc}") from exc
-    return tokeniser
+        raise LoadFailure(f"The tokenizer of {folder.name} cannot be loaded: {exc}") from exc
+    return tokenizer
 
 
 class PromptRenderer:
-    """The tokeniser and the chat templates of one model folder."""
+    """The tokenizer and the chat templates of one model folder."""
 
     def __init__(
         self,
         folder: Path,
         formats: Formats | None = None,
         *,
-        normalise: bool = True,
-        tokeniser: Any = None,
+        normalize: bool = True,
+        tokenizer: Any = None,
     ) -> None:
         """`formats`: formats of the model's output; None for those found from template and
-        vocabulary. `normalise` as in `ChatTemplate`. `tokeniser`: the folder's own, if already
+        vocabulary. `normalize` as in `ChatTemplate`. `tokenizer`: the folder's own, if already
         loaded. Slow. Raises `LoadFailure` with a sentence."""
-        self._normalise = normalise
-        self._tokenizer: Any = tokeniser or load_tokeniser(folder)
+        self._normalize = normalize
+        self._tokenizer: Any = tokenizer or load_tokenizer(folder)
         self._encoder: PromptEncoder | None = None
         if self._tokenizer.is_fast:
             self._encoder = PromptEncoder(self._tokenizer.backend_tokenizer)
@@ -157,7 +157,7 @@ class PromptRenderer:
                 continue
             if text not in by_text:
                 template = ChatTemplate(
-                    text, self._tokenizer.special_tokens_map, normalise=self._normalise
+                    text, self._tokenizer.special_tokens_map, normalize=self._normalize
                 )
                 by_text[text] = _ModelChat(template, vocabulary, formats, self._encode)
             chats[has_tools] = by_text[text]

@@ -1,4 +1,4 @@
-"""Token ids without a tokeniser, for the scripted engine."""
+"""Token ids without a tokenizer, for the scripted engine."""
 
 import zlib
 
@@ -13,14 +13,10 @@ TOKEN_LENGTH = 4
 
 
 class ScriptedRenderer:
-    """Makes token ids without a tokeniser: one for each 4 characters."""
+    """Makes token ids without a tokenizer: one for each 4 characters."""
 
     def __init__(self, formats: Formats | None = None) -> None:
         self._formats = formats or Formats()
-
-    @property
-    def formats(self) -> Formats:
-        return self._formats
 
     def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
         return within_context(self._make, request, context_tokens)

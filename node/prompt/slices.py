@@ -1,8 +1,8 @@
-"""Tokenises a long text slice by slice.
+"""Tokenizes a long text slice by slice.
 
-While it works, a tokeniser needs some hundred times the memory of its text, and it cannot be
-stopped. So a long text is tokenised in slices. What follows a slice changes only the tokens at its
-end. So the next slice begins before that end, behind a token from which on the tokeniser finds the
+While it works, a tokenizer needs some hundred times the memory of its text, and it cannot be
+stopped. So a long text is tokenized in slices. What follows a slice changes only the tokens at its
+end. So the next slice begins before that end, behind a token from which on the tokenizer finds the
 same tokens without the text before it.
 """
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 SLICE_LENGTH = 32 * 1024
-"""Most characters that are tokenised at once, if the text can be split."""
+"""Most characters that are tokenized at once, if the text can be split."""
 END_LENGTH = 2048
 """Characters at a slice's end whose tokens may depend on what follows."""
 GLANCE_LENGTH = 64
-"""Characters behind a candidate split that are tokenised to reject most wrong ones."""
+"""Characters behind a candidate split that are tokenized to reject most wrong ones."""
 ATTEMPTS = 32
 """Candidate splits that are tried in one slice."""
 
@@ -40,7 +40,7 @@ class Slicer:
         self._end_length = max(END_LENGTH, lookahead)
 
     def whole(self, text: str) -> Slice:
-        """Tokenises all of the text, without special tokens that are not in it."""
+        """Tokenizes all of the text, without special tokens that are not in it."""
         # Not encode(), which does not release the interpreter's lock.
         (encoding,) = self._backend.encode_batch([text], add_special_tokens=False)
         return Slice(encoding.ids, encoding.offsets, len(text))
@@ -70,7 +70,7 @@ class Slicer:
         if not glance.ids or glance.ids[0] != found.ids[at]:
             return False
         behind = self.whole(piece[begin:])
-        # Some tokenisers exclude the space before a word from its span, unless the text begins with
+        # Some tokenizers exclude the space before a word from its span, unless the text begins with
         # it.
         ends = [begin + end for _, end in behind.spans]
         return behind.ids == found.ids[at:] and ends == [end for _, end in found.spans[at:]]

@@ -1,4 +1,4 @@
-"""Bounds the number of bytes of text that one token of a tokeniser can stand for."""
+"""Bounds the number of bytes of text that one token of a tokenizer can stand for."""
 
 import json
 from collections.abc import Collection
@@ -18,12 +18,12 @@ _SPACE = "▁"
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """Byte lengths of one tokeniser's tokens."""
+    """Byte lengths of one tokenizer's tokens."""
 
     longest: int
     """Most UTF-8 bytes in one token."""
     dropped: bytes = b""
-    """Bytes that the tokeniser drops from texts, since no token spells them."""
+    """Bytes that the tokenizer drops from texts, since no token spells them."""
 
     def least_tokens(self, text: str) -> int:
         """Returns a lower bound of the text's number of tokens."""

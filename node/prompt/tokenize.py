@@ -1,6 +1,6 @@
-"""Tokenises long texts that share a prefix with earlier ones: only the new part is tokenised.
+"""Tokenizes long texts that share a prefix with earlier ones: only the new part is tokenized.
 
-A session's prompt repeats all that came before. A tokeniser splits a text at special tokens before
+A session's prompt repeats all that came before. A tokenizer splits a text at special tokens before
 anything else, so the text before one has the same token ids whatever follows.
 """
 
@@ -15,7 +15,7 @@ from node.prompt.slices import SLICE_LENGTH, Slice, Slicer
 from node.prompt.token_bytes import TokenBytes, token_bytes
 
 SHORT_LENGTH = 1024
-"""Characters below which a text is tokenised at once and not kept."""
+"""Characters below which a text is tokenized at once and not kept."""
 KEPT_LENGTH = 8 * 1024**2
 """Most characters of all kept texts together; each costs about three bytes."""
 TAIL_LENGTH = 64
@@ -56,7 +56,7 @@ class Encoded:
 
 
 class PromptEncoder:
-    """One tokeniser of the tokenizers library, without the special tokens that it would add. Safe
+    """One tokenizer of the tokenizers library, without the special tokens that it would add. Safe
     to use from several threads."""
 
     def __init__(self, backend: Any) -> None:
@@ -79,7 +79,7 @@ class PromptEncoder:
 
     @cached_property
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The special tokens that the tokeniser would put before and behind a text."""
+        """The special tokens that the tokenizer would put before and behind a text."""
         bare, whole = (
             tuple(self._backend.encode("a", add_special_tokens=adds).ids) for adds in (False, True)
         )
@@ -106,7 +106,7 @@ class PromptEncoder:
 
     def encode(self, text: str, most_tokens: int | None = None) -> Encoded:
         """Returns the text's tokens, which do not depend on earlier texts. Raises `TooManyTokens`
-        for more than `most_tokens`, without tokenising much more than those."""
+        for more than `most_tokens`, without tokenizing much more than those."""
         if most_tokens is not None:
             self.check(text, most_tokens)
         if len(text) < SHORT_LENGTH:
@@ -126,7 +126,7 @@ class PromptEncoder:
     def _extend(
         self, text: str, base: Encoded | None, shared: int, most_tokens: int | None
     ) -> Encoded:
-        """Tokenises the text, reusing the tokens of `base`, which shares its first `shared`
+        """Tokenizes the text, reusing the tokens of `base`, which shares its first `shared`
         characters, up to a special token. Raises `TooManyTokens`."""
         last = 0
         if base is not None and shared >= self._lookahead:
@@ -150,7 +150,7 @@ class PromptEncoder:
                 return made
 
     def _undivided(self, made: Encoded, begin: int, most_tokens: int | None) -> Slice:
-        """Tokenises all of the rest of a text that cannot be split there. Raises `TooManyTokens`
+        """Tokenizes all of the rest of a text that cannot be split there. Raises `TooManyTokens`
         before that if estimates exceed the limit."""
         text, count = made.text, len(made.ids)
         for at in range(begin, len(text), SLICE_LENGTH):

@@ -23,8 +23,8 @@ MOST_ANSWER_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTokeniser:
-    """Loads the tokeniser of a model folder. Answered by `Opened` or `Failed`."""
+class OpenTokenizer:
+    """Loads the tokenizer of a model folder. Answered by `Opened` or `Failed`."""
 
     folder: Path
 
@@ -54,11 +54,11 @@ class CountPositions:
     chain: Chain
 
 
-Command = OpenTokeniser | OpenTemplate | Render | CountPositions
+Command = OpenTokenizer | OpenTemplate | Render | CountPositions
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The tokeniser or the template is loaded."""
+    """The tokenizer or the template is loaded."""
 
     formats: Formats = Formats()
     """Formats of responses to chats with tools."""

@@ -17,7 +17,7 @@ from typing import Any
 from node.errors import BadRequest, ContextTooLong, LoadFailure
 from node.prompt.chain_positions import position_tokens
 from node.prompt.prompt import Prompt
-from node.prompt.renderer import PromptRenderer, load_tokeniser
+from node.prompt.renderer import PromptRenderer, load_tokenizer
 from node.prompt.template.chat_template import import_transformers
 from node.prompt.template.item_ends import PromptLayout
 from node.prompt.wire import (
@@ -28,7 +28,7 @@ from node.prompt.wire import (
     Failed,
     Opened,
     OpenTemplate,
-    OpenTokeniser,
+    OpenTokenizer,
     PositionCounts,
     Render,
     Rendered,
@@ -44,13 +44,13 @@ logger = logging.getLogger("node.prompt.worker")
 
 
 class RenderWorker:
-    """Loads the tokeniser and the template of one model, and makes its prompts."""
+    """Loads the tokenizer and the template of one model, and makes its prompts."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._folder = Path()
-        self._tokeniser: Any = None
+        self._tokenizer: Any = None
         self._renderer: PromptRenderer | None = None
         self._layout: PromptLayout | None = None
         """Layout of the last prompt."""
@@ -90,11 +90,11 @@ class RenderWorker:
 
     def _do(self, command: Command) -> Answer:
         match command:
-            case OpenTokeniser(folder):
-                self._folder, self._tokeniser = folder, load_tokeniser(folder)
+            case OpenTokenizer(folder):
+                self._folder, self._tokenizer = folder, load_tokenizer(folder)
                 return Opened()
             case OpenTemplate(formats):
-                self._renderer = PromptRenderer(self._folder, formats, tokeniser=self._tokeniser)
+                self._renderer = PromptRenderer(self._folder, formats, tokenizer=self._tokenizer)
                 return Opened(self._renderer.formats)
             case Render():
                 return self._rendered(command)

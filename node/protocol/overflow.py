@@ -1,4 +1,4 @@
-"""The error for a prompt that leaves no room for a response, in the words that clients recognise.
+"""The error for a prompt that leaves no room for a response, in the words that clients recognize.
 
 Clients that compact a conversation by themselves match some servers' sentences, and read the
 numbers in them.
@@ -24,7 +24,7 @@ class Overflow(NamedTuple):
     @classmethod
     def by_size(cls, prompt_bytes: int, context_tokens: int) -> Self | None:
         """The overflow of a prompt of so many bytes that cannot fit whatever it says, for callers
-        without a tokeniser: its number of tokens is an estimate. None if it may fit."""
+        without a tokenizer: its number of tokens is an estimate. None if it may fit."""
         if prompt_bytes < context_tokens * LONGEST_TOKEN_BYTES:
             return None
         return cls(prompt_bytes // GUESSED_TOKEN_BYTES, context_tokens)

@@ -1,7 +1,7 @@
-"""The swap rule: which models leave the memory of a node for one that is waited for. Pure.
+"""The swap rule: which models are unloaded from a node for one that is waited for. Pure.
 
 The agent applies it. The router predicts it from the node's status: it estimates how long a load
-has to wait, and gives no more requests to the models that will have to leave.
+has to wait, and gives no more requests to the models that will be unloaded.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,11 +53,17 @@ def swap_plan(
     return SwapPlan(closed=closed, next_s=next_s)
 
 
+def most_free_bytes(total_bytes: int, pinned_bytes: Iterable[int]) -> int:
+    """Returns the bytes that a model may have once every unpinned model is unloaded.
+    `pinned_bytes`: memory of each pinned model."""
+    return total_bytes - sum(pinned_bytes)
+
+
 def displaced(
     residents: Iterable[ResidentModel], needed_bytes: int, now_s: float
 ) -> tuple[ResidentModel, ...]:
-    """Returns the models that have to leave for `needed_bytes`: of those that can be unloaded now
-    if they suffice, else of all that are not pinned. None if no bytes are needed, or if all
+    """Returns the models to unload for `needed_bytes`: of those that can be unloaded now
+    if they suffice, else of all that are not pinned. Empty if no bytes are needed, or if all
     together have less."""
     if needed_bytes <= 0:
         return ()

@@ -115,21 +115,21 @@ class AdminClient:
 
     def get(self, path: str, **query: str | int | float | None) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", f"{path}?{urlencode(given)}" if given else path)
+        return self._request("GET", f"{path}?{urlencode(given)}" if given else path)
 
     def post(self, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        return self._ask("POST", path, body, timeout_s)
+        return self._request("POST", path, body, timeout_s)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._ask("PUT", path, body)
+        return self._request("PUT", path, body)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._ask("PATCH", path, body)
+        return self._request("PATCH", path, body)
 
     def delete(self, path: str) -> Any:
-        return self._ask("DELETE", path)
+        return self._request("DELETE", path)
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,

@@ -97,7 +97,9 @@ class _Leaving:
         """Waits until the node serves no requests; returns its row. Raises `CommandFailed`."""
         row = self._wait(("request", "in flight"), in_flight)
         if in_flight(row) and self._wanted.cut:
-            self._ask(lambda: self._client.post("/nodes/cut", {"node": self._wanted.node}))
+            self._until_answered(
+                lambda: self._client.post("/nodes/cut", {"node": self._wanted.node})
+            )
             self._until_s = self._wanted.clock() + CUT_WAIT_S
             row = self._wait(("request", "being ended"), in_flight)
         if in_flight(row):
@@ -108,7 +110,7 @@ class _Leaving:
 
     def models(self) -> NodeRow:
         """Waits until the node has no models in memory; returns its row. Raises `CommandFailed`."""
-        self._ask(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
+        self._until_answered(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
         self._state = MAINTENANCE
         row = self._wait(("model", "still loaded"), _models_held)
         if _models_held(row):
@@ -123,7 +125,7 @@ class _Leaving:
         """Waits until nothing is left or the deadline passes; returns the node's row."""
         printed = -1
         while True:
-            row = self._ask(lambda: _row(self._client, self._wanted.node))
+            row = self._until_answered(lambda: _row(self._client, self._wanted.node))
             left = count(row)
             if left != printed and left:
                 console.print_error(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
@@ -135,12 +137,12 @@ class _Leaving:
                 return row
             self._pause()
 
-    def _ask(self, question: Callable[[], T]) -> T:
-        """Repeats the question until the router answers; returns the answer."""
+    def _until_answered(self, call: Callable[[], T]) -> T:
+        """Repeats the call until the router answers; returns its result."""
         is_printed = False
         while True:
             try:
-                return question()
+                return call()
             except Unreachable as error:
                 if self._is_late():
                     raise CommandFailed(f"{error.message} {self.stays()}") from error

@@ -32,10 +32,10 @@ def add(client: AdminClient, body: dict[str, Any]) -> None:
         console.print_line(f"It is unreachable now: {row.error}", style="yellow")
     console.print_line(f"Models: {models}" if models else "It has no models yet.")
     if row.kind == KIND_OPENAI:
-        _tell_of_server(client, row)
+        _print_server_notes(client, row)
 
 
-def _tell_of_server(client: AdminClient, row: NodeRow) -> None:
+def _print_server_notes(client: AdminClient, row: NodeRow) -> None:
     """Explains what its models mean for clients that request them."""
     here = {model.name for model in row.models}
     models = read_rows(ModelRow, client.get("/models"))

@@ -19,17 +19,17 @@ def show_usage(
     registry = read_row(RegistryRow, client.get("/registry"))
     if as_json:
         console.print_json(answer)
-        _tell_of_registry(registry)
+        _print_registry_trouble(registry)
         return
     rows = read_rows(UsageRow, answer)
     if not rows and registry.error is None:
         console.print_line(NO_USAGE)
     elif rows:
         _print_usage(rows, wide=wide)
-    _tell_of_registry(registry)
+    _print_registry_trouble(registry)
 
 
-def _tell_of_registry(row: RegistryRow) -> None:
+def _print_registry_trouble(row: RegistryRow) -> None:
     if row.error is None:
         return
     waiting = wording.counted(row.waiting_rows, "request")

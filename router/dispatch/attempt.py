@@ -60,7 +60,7 @@ class Attempt:
         self.foreign = dispatcher.prepare(ticket, lease)
         try:
             response = await dispatcher.open(ticket, lease, self.foreign)
-            if self.foreign is not None and await self._is_unasked(self.foreign, response):
+            if self.foreign is not None and await self._refuses_token_count(self.foreign, response):
                 self.foreign = dispatcher.prepare(ticket, lease)
                 response = await dispatcher.open(ticket, lease, self.foreign)
             self._progress.has_head = True
@@ -81,7 +81,7 @@ class Attempt:
             if response is not None and not is_whole:
                 response.close()
 
-    async def _is_unasked(self, foreign: ForeignResponse, response: Response) -> bool:
+    async def _refuses_token_count(self, foreign: ForeignResponse, response: Response) -> bool:
         """Returns True if the server refused the field that the router added to the request; the
         request is then sent again as its caller wrote it."""
         if not foreign.adds_count or response.status not in REFUSAL_STATUSES:

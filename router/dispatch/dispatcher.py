@@ -121,8 +121,8 @@ class Dispatcher:
 
         Raises `DeadlineExceeded`.
         """
-        was_told = how in (Failure.ANSWERED, Failure.BUSY)
-        outcome = OUTCOME_REFUSED if was_told else OUTCOME_NODE_FAILED
+        has_answered = how in (Failure.ANSWERED, Failure.BUSY)
+        outcome = OUTCOME_REFUSED if has_answered else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
         try:

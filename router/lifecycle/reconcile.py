@@ -14,7 +14,7 @@ from router.lifecycle.sources import sources
 from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
 from router.types import NodeView
 
-IN_MEMORY = (ModelState.READY, ModelState.LOADING)
+READY_OR_LOADING = (ModelState.READY, ModelState.LOADING)
 """States in which a model occupies memory and is not being unloaded."""
 
 NodePolicies = dict[str, ModelPolicy]
@@ -150,7 +150,7 @@ def steps(
         for view in known
         for model in _models(view)
         if model.name == step.model
-        and model.state in IN_MEMORY
+        and model.state in READY_OR_LOADING
         and not policies_for(view, requirements).get(model.name, ModelPolicy()).pinned
     ]
     if not in_memory:
@@ -176,7 +176,7 @@ def falls_short(model: ModelStatus, policies: NodePolicies, *, rests: bool = Fal
     policies can extend that time but not shorten it, unless that router has the node under
     maintenance (`rests`)."""
     policy = policies.get(model.name)
-    if policy is None or model.state not in IN_MEMORY:
+    if policy is None or model.state not in READY_OR_LOADING:
         return False
     if policy.pinned and not model.pinned:
         return not rests
@@ -223,7 +223,7 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
         if status is None or view.status is None or status.state is ModelState.PULLING:
             continue
         free = view.status.memory_budget_bytes - view.status.memory_leased_bytes
-        rank = (view.node_id == current, status.state in IN_MEMORY, free)
+        rank = (view.node_id == current, status.state in READY_OR_LOADING, free)
         if not best or rank > best_rank:
             best, best_rank = view.node_id, rank
     return best

@@ -23,7 +23,6 @@ from router.states import ACTIVE, KIND_OPENAI
 from router.types import ModelRoute, Moment, NodeView, Target
 
 FIRST, WARM, SPILLOVER = "first", "warm", "spillover"
-SELECTORS = (FIRST, WARM, SPILLOVER)
 SURE_TOKENS_PER_BYTE = 0.12
 """Least tokens per byte of any prompt: half of what English text or code has."""
 _NEARNESS = {ModelState.READY: 0, ModelState.LOADING: 1}

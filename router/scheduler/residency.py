@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
-from node.protocol.swap_rule import ResidentModel, displaced, overdue
+from node.protocol.swap_rule import ResidentModel, displaced, most_free_bytes, overdue
 from router.scheduler.node_state import NodeBook
 from serving.units import gib
 
@@ -57,9 +57,9 @@ def no_room(status: NodeStatus, model: ModelStatus) -> str:
 
 
 def _most_free_bytes(status: NodeStatus) -> int:
-    """Bytes of a node's memory that are free once everything that can be unloaded is."""
+    """Bytes of a node's memory that are free once every unpinned model is unloaded."""
     pinned = (each for each in status.models if each.pinned and each.state in IN_MEMORY)
-    return status.memory_budget_bytes - sum(map(needed_bytes, pinned))
+    return most_free_bytes(status.memory_budget_bytes, map(needed_bytes, pinned))
 
 
 def is_present(book: NodeBook, model: ModelStatus) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.bounds import Tokens as Told
+from node.protocol.bounds import Tokens as TokenCount
 from node.protocol.chain.prefix import read_fields
 from node.protocol.messages import Finished, FinishReason
 from router.client import sse
@@ -19,14 +19,14 @@ COUNT_ON_REQUEST_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 """Paths whose streams have token counts only on request."""
 REFUSAL_STATUSES = frozenset((400, 422))
 _FIELD = "stream_options"
-_ASK = msgspec.Raw(b'{"include_usage":true}')
+_INCLUDE_USAGE = msgspec.Raw(b'{"include_usage":true}')
 _COUNT = re.compile(rb'"usage"\s*:\s*\{')
 """Many servers send `"usage": null` in each event before the one with the counts."""
 _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-_Count = Told | None
+_Count = TokenCount | None
 """A token count with an upper bound; larger values are not believed."""
 
 
@@ -108,7 +108,7 @@ class ForeignResponse:
             both = {**options, "include_usage": True}
             fields = {**fields, _FIELD: msgspec.Raw(msgspec.json.encode(both))}
         else:
-            fields = {**fields, _FIELD: _ASK}
+            fields = {**fields, _FIELD: _INCLUDE_USAGE}
         self.body = msgspec.json.encode(fields)
 
     def is_refused(self, status: int, answer: bytes) -> bool:

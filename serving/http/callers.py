@@ -75,7 +75,7 @@ class Callers:
         self.refused = 0
         """Connections refused because they exceeded the limit of open files."""
         self.cut_off = 0
-        """Connections without a key that were closed in favour of newer ones."""
+        """Connections without a key that were closed in favor of newer ones."""
         self._limits = limits or Limits()
         self._log_limiter = LogLimiter(clock)
         self._unknown: OrderedDict[AbortableConnection, str] = OrderedDict()

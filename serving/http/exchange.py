@@ -224,7 +224,7 @@ class Exchange:
 
 def mark_authenticated(scope: Message) -> None:
     """Reports that the client of this request has shown a valid key. Until then its connection may
-    be closed in favour of others."""
+    be closed in favor of others."""
     known: Callable[[], None] | None = scope.get("extensions", {}).get(AUTHENTICATED)
     if known is not None:
         known()

@@ -60,7 +60,7 @@ def is_unspecified(host: str) -> bool:
 
 def _places(host: str, port: int) -> list[_Place]:
     # `::` alone would also accept IPv4 clients, with addresses like ::ffff:192.168.1.7, which are
-    # not recognised as loopback and are unfamiliar in logs: each family has a socket of its own.
+    # not recognized as loopback and are unfamiliar in logs: each family has a socket of its own.
     names = [host]
     if is_unspecified(host) and ":" in host:
         names = ["0.0.0.0", host]

@@ -1,5 +1,5 @@
 """Makes text safe for a terminal or a log, whatever its source: it moves no cursor, sets no
-colours, hides nothing and starts no line of its own."""
+colors, hides nothing and starts no line of its own."""
 
 import logging
 import re

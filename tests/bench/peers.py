@@ -208,7 +208,7 @@ def json_lines(output: str) -> list[Result]:
 
 
 def two_free_ports() -> int:
-    """The lower of two neighbouring ports that are free."""
+    """The lower of two neighboring ports that are free."""
     while True:
         port = processes.free_port()
         if processes.is_free(port + 1):

@@ -73,7 +73,7 @@ def session_of(tools: SharedTools, cores: Cores, kind: str) -> list[Turn]:
 
 
 def kind_folder(tools: SharedTools, kind: str) -> Path:
-    """A tiny random model of the kind, with a tokeniser of its own; made once."""
+    """A tiny random model of the kind, with a tokenizer of its own; made once."""
     folder = (CACHE / "kinds" / kind).resolve()
     if not (folder / "config.json").exists():
         script = tools.folder.parent / "models" / "make_tiny_lm.py"

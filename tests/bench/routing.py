@@ -243,7 +243,7 @@ def checked(tally: Tally) -> Tally:
 
 async def alternating(bed: Bed, body: bytes, times: Callable[[Tally], list[float]]) -> Figure:
     """Blocks of direct and of routed calls in turn, on one connection each, and the median of the
-    differences between the medians of neighbouring blocks."""
+    differences between the medians of neighboring blocks."""
     direct = await Client.open(bed.backends.ports[0], 1)
     routed = await Client.open(bed.port, 1)
     plain: list[float] = []

@@ -256,7 +256,7 @@ def request_of(messages: Sequence[Message], kind: str, mode: Mode) -> TextReques
 
 def _renderer(text: str, specials: Mapping[str, str]) -> ChatRenderer:
     """Of the author's program as it is."""
-    template = ChatTemplate(text, specials, normalise=False)
+    template = ChatTemplate(text, specials, normalize=False)
     return ChatRenderer(template, select_formats(text, ()).tool_calls)
 
 
@@ -299,7 +299,7 @@ def _says(text: str, answer: Message, following: Message) -> bool:
 
 
 class Subject:
-    """One template, with the tokeniser that stands in for its model's."""
+    """One template, with the tokenizer that stands in for its model's."""
 
     def __init__(
         self, text: str, specials: Mapping[str, str], tokenizer: Tokenizer, vocabulary: Any

@@ -20,7 +20,7 @@ from tests.conformance.result import Result
 
 Context = dict[str, Any]
 Rewrite = Callable[[Context, Abilities], Context | None]
-"""The context as our normalisation brings it to the template; None where a rule does not apply."""
+"""The context as our normalization brings it to the template; None where a rule does not apply."""
 
 
 def check_templates(corpus: Path) -> Result:
@@ -63,7 +63,7 @@ def _clock_at(now: datetime) -> Any:
 def _template(folder: Path, entry: Mapping[str, str]) -> ChatTemplate:
     specials = {name: entry[name] for name in ("bos_token", "eos_token") if entry[name]}
     # The golden texts are what the authors' programs make.
-    return ChatTemplate((folder / entry["file"]).read_text(), specials, normalise=False)
+    return ChatTemplate((folder / entry["file"]).read_text(), specials, normalize=False)
 
 
 def _renderer(folder: Path, entry: Mapping[str, str]) -> ChatRenderer:
@@ -103,7 +103,7 @@ def _check(renderer: ChatRenderer, row: Mapping[str, Any], context: Context) -> 
 
 
 def _renders(renderer: ChatRenderer, context: Context) -> str | None:
-    """What the library makes of it, without our normalisation."""
+    """What the library makes of it, without our normalization."""
     try:
         return renderer.template.render(
             context["messages"],
@@ -128,7 +128,7 @@ def _words(context: Context) -> list[str]:
     return words
 
 
-# --- the documented normalisations -----------------------------------------------------------
+# --- the documented normalizations -----------------------------------------------------------
 
 
 def _developer(context: Context, abilities: Abilities) -> Context | None:

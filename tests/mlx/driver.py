@@ -36,7 +36,7 @@ from tests.mlx.likeness import (
     greedy_gap,
     is_exact,
     pair_gap,
-    penalised,
+    penalized,
     tie_gap,
 )
 
@@ -225,7 +225,7 @@ class Driver:
 
         def logits_at(at: int) -> Logits:
             logits = self.call(lambda: bare_logits(self.engine._model, tokens, left[: at + 1]))[-1]
-            return penalised(sampling, logits, tokens, left[:at])
+            return penalized(sampling, logits, tokens, left[:at])
 
         def drawn(logits: Logits, one: int, other: int) -> float:
             return draw_gap(logits, one, other, sampling.temperature)

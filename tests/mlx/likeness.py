@@ -24,7 +24,7 @@ DEVICE = os.environ.get(VARIABLE, "cpu")
 NEAR = 0.02
 """How far logits may differ, relative to their spread, and probabilities."""
 NEAR_QUANTISED = 1.0
-"""How far those of quantised KV may: a value at the edge of two steps falls to either."""
+"""How far those of quantized KV may: a value at the edge of two steps falls to either."""
 NEAR_LOGPROB = 1e-3 if DEVICE == "cpu" else 0.02
 """How far log probabilities may."""
 PLAYED_ERROR = 1e-5
@@ -94,7 +94,7 @@ def tie_gap(logits: Logits, left: int, right: int) -> float:
     return greedy_gap(np.stack([logits, logits]), [left, right])
 
 
-def penalised(
+def penalized(
     params: SamplingParams, logits: Logits, prompt: Sequence[int], output: Sequence[int]
 ) -> Logits:
     """Logits [V] after the request's penalties and biases, by their definition."""

@@ -189,7 +189,7 @@ def quantized(kind: str, shape: tuple[int, ...]) -> tuple[bytes, Array]:
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
-def test_reads_quantised_blocks_exactly_and_can_keep_them(tmp_path: Path, kind: str) -> None:
+def test_reads_quantized_blocks_exactly_and_can_keep_them(tmp_path: Path, kind: str) -> None:
     tensors = tensors_of(floats())
     for name in ("blk.0.ffn_down.weight", "blk.0.attn_q.weight"):
         tensors[name] = (kind, SHAPES[name], quantized(kind, SHAPES[name])[0])
@@ -317,7 +317,7 @@ def test_refuses_factors_that_are_not_llama_3s(tmp_path: Path) -> None:
         convert(write(tmp_path, tensors=tensors))
 
 
-def test_names_a_quantisation_that_it_cannot_read(tmp_path: Path) -> None:
+def test_names_a_quantization_that_it_cannot_read(tmp_path: Path) -> None:
     data = write(tmp_path).read_bytes()
     needle = text("output_norm.weight") + struct.pack("<IQ", 1, HIDDEN)
     at = data.index(needle) + len(needle)

@@ -1,4 +1,4 @@
-"""Every quantisation of GGUF: against a slow reading of ggml's structs, and against MLX's own."""
+"""Every quantization of GGUF: against a slow reading of ggml's structs, and against MLX's own."""
 
 import json
 import struct

@@ -373,12 +373,12 @@ def test_a_model_whose_kernels_the_device_lacks_is_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_model_without_kv_of_tokens_cannot_store_it_quantised(make: Make, bits: int) -> None:
+def test_a_model_without_kv_of_tokens_cannot_store_it_quantized(make: Make, bits: int) -> None:
     with pytest.raises(LoadError, match="keeps no KV of single tokens"):
         make("mamba2", codec=AffineCodec(bits))
 
 
-def test_quantised_live_kv_is_stored_in_its_own_form_only(make: Make) -> None:
+def test_quantized_live_kv_is_stored_in_its_own_form_only(make: Make) -> None:
     for codec in (PlainCodec(), AffineCodec(8)):
         layout = make("llama", live_bits=8, codec=codec).layout
         assert layout.part_names == AffineCodec.part_names

@@ -57,7 +57,7 @@ def test_reads_the_facts_of_a_model(folder: Path) -> None:
     assert 0 <= header_and_weights - model.weight_bytes < 4096
 
 
-def test_code_of_a_tokeniser_is_not_run(folder: Path) -> None:
+def test_code_of_a_tokenizer_is_not_run(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     ran = bring_code(folder)
     with pytest.raises(LoadError, match=r"The tokenizer of .* cannot be read"):

@@ -7,7 +7,7 @@ import pytest
 from node.engine.sampling.penalties import Penalties, needs_penalties
 from node.ipc.generate import SamplingParams
 from tests.fakes import processor_time
-from tests.mlx.likeness import penalised
+from tests.mlx.likeness import penalized
 
 pytestmark = pytest.mark.mlx
 
@@ -47,7 +47,7 @@ def test_equals_the_definition_at_every_step(
         out = penalties.apply(logits)
         assert (out.shape, out.dtype) == (logits.shape, dtype)
         raw = np.array(logits.astype(mx.float32))[0]
-        wanted = penalised(params, raw, PROMPT, OUTPUT[:length])
+        wanted = penalized(params, raw, PROMPT, OUTPUT[:length])
         tolerance = 1e-5 if dtype == mx.float32 else 0.02
         got = np.array(out.astype(mx.float32))[0]
         np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-"""Rows whose KV is quantised while they run: a batch gives each row what it gives alone."""
+"""Rows whose KV is quantized while they run: a batch gives each row what it gives alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -196,7 +196,7 @@ class Misreading:
         return logits[..., ::-1] if type(cache[0]) is LiveKVCache else logits
 
 
-def test_a_model_that_reads_quantised_keys_wrongly_is_refused(make: Make) -> None:
+def test_a_model_that_reads_quantized_keys_wrongly_is_refused(make: Make) -> None:
     network = make("llama").network
     assert check_live_bits(network, 8) == (32, 32)
     with pytest.raises(LoadError, match=r"logits differ by \d+% of their spread"):
@@ -205,11 +205,11 @@ def test_a_model_that_reads_quantised_keys_wrongly_is_refused(make: Make) -> Non
 
 def test_left_padding_is_that_of_a_plain_batch() -> None:
     plain: Any = BatchKVCache([2, 0])
-    quantised = BatchQuantizedKVCache([2, 0], 32, 8)
+    quantized = BatchQuantizedKVCache([2, 0], 32, 8)
     new = mx.random.normal((2, 1, 4, 32))
     plain.update_and_fetch(new, new)
-    (packed, scales, biases), _ = quantised.update_and_fetch(new, new)
+    (packed, scales, biases), _ = quantized.update_and_fetch(new, new)
     keys = mx.dequantize(packed, scales, biases, group_size=32, bits=8)
     assert float(mx.abs(keys - new).max()) < 0.02
-    assert quantised.offset.tolist() == plain.offset.tolist()
-    assert mx.array_equal(quantised.make_mask(1), plain.make_mask(1))
+    assert quantized.offset.tolist() == plain.offset.tolist()
+    assert mx.array_equal(quantized.make_mask(1), plain.make_mask(1))

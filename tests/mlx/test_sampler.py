@@ -26,7 +26,7 @@ def sample(
 ) -> list[tuple[int, ...]]:
     """The tokens of each step."""
     sampler, out = BatchSampler(rows, len(logits)), []
-    # Logits as a model gives them: not normalised.
+    # Logits as a model gives them: not normalized.
     batch = mx.array(np.tile(logits + 3.0, (len(rows), 1)).astype(np.float32))
     for _ in range(steps):
         tokens, told = sampler.sample(batch)

@@ -1,4 +1,4 @@
-"""KV that comes back from disk, or was kept quantised, and the answers it gives."""
+"""KV that comes back from disk, or was kept quantized, and the answers it gives."""
 
 from pathlib import Path
 
@@ -140,7 +140,7 @@ def test_a_second_engine_of_the_model_runs_without_the_disk(tiny: Path, tmp_path
         assert second.engine._reuse._tier is None
 
 
-# --- quantised KV ---------------------------------------------------------------------------
+# --- quantized KV ---------------------------------------------------------------------------
 
 
 def agreement(engine: Driver, tokens: tuple[int, ...], answer: list[int]) -> float:
@@ -163,7 +163,7 @@ def agreement(engine: Driver, tokens: tuple[int, ...], answer: list[int]) -> flo
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantised_entries_say_nearly_the_same(smollm2: Path, bits: int) -> None:
+def test_quantized_entries_say_nearly_the_same(smollm2: Path, bits: int) -> None:
     texts = (
         "The capital of France is Paris. The capital of Italy is",
         "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
@@ -181,7 +181,7 @@ def test_quantised_entries_say_nearly_the_same(smollm2: Path, bits: int) -> None
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantised_entries_are_smaller_and_serve_every_cut(kind: Path, bits: int) -> None:
+def test_quantized_entries_are_smaller_and_serve_every_cut(kind: Path, bits: int) -> None:
     with Driver(kind) as engine:
         ask(engine, "a", BASE)
         plain = engine.call(engine.engine.stats).stored_kv_bytes
@@ -202,7 +202,7 @@ def test_quantised_entries_are_smaller_and_serve_every_cut(kind: Path, bits: int
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_live_quantised_rows_say_together_what_each_says_alone(tmp_path: Path, bits: int) -> None:
+def test_live_quantized_rows_say_together_what_each_says_alone(tmp_path: Path, bits: int) -> None:
     folder = make_kind("llama", tmp_path / "llama")
     prompts = {f"{length}": prompt(length, length) for length in (1, 7, 33, 257)}
     alone = {}

@@ -1,4 +1,4 @@
-"""Checkpoints that hold more than text, in whatever layout, and mixed quantisation."""
+"""Checkpoints that hold more than text, in whatever layout, and mixed quantization."""
 
 import gc
 import logging
@@ -196,7 +196,7 @@ def test_of_many_names_an_error_gives_the_first(tiny: Path, folder: Path) -> Non
         load(folder)
 
 
-# --- mixed quantisation ----------------------------------------------------------------------
+# --- mixed quantization ----------------------------------------------------------------------
 
 TWELVE = {**LLAMA, "num_hidden_layers": 12}
 DEFAULT = {"group_size": 32, "bits": 4}

@@ -35,7 +35,7 @@ def share(files: dict[str, bytes], source: str = "") -> Share:
 
 
 def bring_code(folder: Path) -> Path:
-    """Gives a folder a tokeniser of its own code; the file that it would write."""
+    """Gives a folder a tokenizer of its own code; the file that it would write."""
     ran = folder / "ran"
     code = f"open({str(ran)!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast as Own\n"
     (folder / "own.py").write_text(code)

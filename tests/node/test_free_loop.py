@@ -14,7 +14,7 @@ import pytest
 from node.app import scripted_entries
 from node.engine.scripted.script import Script, ScriptedModel
 from node.models.store import ModelEntry
-from tests.node import tokenisers
+from tests.node import tokenizers
 from tests.node.serving import WAIT_S, RunningAgent, closed, running
 
 MOST_S = 0.1
@@ -35,8 +35,8 @@ FUNCTION = {
 
 @pytest.fixture
 def real_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripted models get a real tokeniser and a real template."""
-    folder = tokenisers.made_folder(tmp_path / "model", tokenisers.byte_level(), TEMPLATE)
+    """Scripted models get a real tokenizer and a real template."""
+    folder = tokenizers.made_folder(tmp_path / "model", tokenizers.byte_level(), TEMPLATE)
 
     def in_folder(script: Script) -> tuple[ModelEntry, ...]:
         return tuple(replace(entry, folder=folder) for entry in scripted_entries(script))

@@ -3,6 +3,7 @@ from __future__ import annotations
 from registry import models
 from registry.db import Registry
 from registry.records import ModelRecord
+from tests.registry.rows import model_names
 
 
 async def test_a_model_seen_again_keeps_its_first_time(registry: Registry) -> None:
@@ -22,4 +23,4 @@ async def test_models_are_listed_by_name(registry: Registry) -> None:
     await registry.write(lambda s: models.seen(s, "qwen", None, None, 1.0))
     await registry.write(lambda s: models.seen(s, "llama", None, None, 2.0))
     async with registry.read() as session:
-        assert [model.name for model in await models.list_all(session)] == ["llama", "qwen"]
+        assert await model_names(session) == ["llama", "qwen"]

@@ -9,6 +9,7 @@ from registry import nodes, residency, usage
 from registry.db import Registry
 from registry.errors import Conflict, NotFound
 from registry.records import NodeRecord, ResidencyRecord, UsageRecord
+from tests.registry.rows import usage_rows
 
 MINI = NodeRecord("n1", "mini", "https://mini:1", "agent", '{"secret": "s"}', 5.5)
 STUDIO = NodeRecord("n2", "studio", "https://studio:1", "openai", "{}", 6.0, max_rows=4)
@@ -57,7 +58,7 @@ async def test_removing_a_node_takes_its_residency_and_leaves_its_usage(
     async with registry.read() as session:
         assert await nodes.list_all(session) == [STUDIO]
         assert await residency.list_all(session) == kept
-        assert await usage.recent(session, 9) == [told]
+        assert await usage_rows(session) == [told]
 
 
 async def test_an_unknown_name_is_not_found(registry: Registry) -> None:

@@ -7,6 +7,7 @@ from registry import models, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RefusedRow
 from registry.records import UsageRecord, UsageTotal
+from tests.registry.rows import usage_rows
 
 ROW = UsageRecord(
     request_id="r1",
@@ -34,8 +35,7 @@ async def test_a_row_comes_back_as_it_was_stored(registry: Registry) -> None:
     )
     assert await registry.write(lambda s: usage.add_many(s, [ROW, untold])) == 2
     async with registry.read() as session:
-        assert await usage.recent(session, 9) == [untold, ROW]
-        assert await usage.recent(session, 1) == [untold]
+        assert await usage_rows(session) == [untold, ROW]
 
 
 async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Registry) -> None:
@@ -45,7 +45,7 @@ async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Re
     batch = [again, elsewhere, elsewhere]
     assert await registry.write(lambda s: usage.add_many(s, batch)) == 1
     async with registry.read() as session:
-        assert await usage.recent(session, 9) == [ROW, elsewhere]
+        assert await usage_rows(session) == [ROW, elsewhere]
 
 
 async def test_accounts_that_come_late_replace_a_row_without_them(registry: Registry) -> None:
@@ -54,7 +54,7 @@ async def test_accounts_that_come_late_replace_a_row_without_them(registry: Regi
     await registry.write(lambda s: usage.add_many(s, [ROW]))
     await registry.write(lambda s: usage.add_many(s, [untold]))
     async with registry.read() as session:
-        assert await usage.recent(session, 9) == [ROW]
+        assert await usage_rows(session) == [ROW]
 
 
 async def test_a_later_event_of_the_same_instance_replaces_an_earlier_one(
@@ -66,7 +66,7 @@ async def test_a_later_event_of_the_same_instance_replaces_an_earlier_one(
     for batch in ([first, again], [first], [untold], [replace(again, instance_id="i2", seq=9)]):
         await registry.write(lambda s, rows=batch: usage.add_many(s, rows))  # type: ignore[misc]
     async with registry.read() as session:
-        assert await usage.recent(session, 9) == [again]
+        assert await usage_rows(session) == [again]
 
 
 async def test_a_request_that_two_nodes_have_worked_on_is_counted_once(registry: Registry) -> None:
@@ -139,7 +139,7 @@ async def test_of_rows_that_cannot_all_be_stored_the_others_are(registry: Regist
 
     assert await registry.write(add) == bad
     async with registry.read() as session:
-        stored = await usage.recent(session, 9)
+        stored = await usage_rows(session)
     assert sorted(row.request_id for row in stored) == [row.request_id for row in good]
 
 

@@ -16,7 +16,7 @@ from node.prompt.prompt import Prompt
 from node.prompt.renderer import PromptRenderer
 from node.request import TextRequest
 from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR, STRICT
-from tests.node.tokenisers import byte_level, made_folder
+from tests.node.tokenizers import byte_level, made_folder
 
 # Fails where a content is null or a list, as many templates do that add something to it.
 ADDING = OPEN.replace("{{ m.content }}", "{{ '' + m.content }}")

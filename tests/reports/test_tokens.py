@@ -17,7 +17,7 @@ from node.prompt.renderer import PromptRenderer
 from node.prompt.submission import generate_request
 from tests.node.parsing.reading import TOOLS, output_format
 from tests.node.prompt.template.samples import OPEN
-from tests.node.tokenisers import byte_level, made_folder
+from tests.node.tokenizers import byte_level, made_folder
 from tests.reports.samples import ARGUMENTS, CALLS
 
 INFO = Loaded(0, context_tokens=10_000, max_rows=1, vocab_size=1000)

@@ -12,7 +12,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
-from registry import db, models, nodes, residency, usage
+from registry import db, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RegistryFailed
 from registry.migrate import open_migrated
@@ -23,6 +23,7 @@ from router.fleet.fleet import Fleet
 from router.jobs import Jobs, residency_rows
 from router.records.ledger import Ledger
 from tests.fakes import FakeClock
+from tests.registry.rows import model_names, usage_rows
 from tests.router.conftest import (
     ORIGINS,
     WAIT_S,
@@ -65,7 +66,7 @@ async def unregister(registry: Registry, name: str) -> None:
 
 async def usage_of(registry: Registry) -> list[str]:
     async with registry.read() as session:
-        return sorted(row.request_id for row in await usage.recent(session, 100))
+        return sorted(row.request_id for row in await usage_rows(session))
 
 
 async def residency_of(registry: Registry) -> list[ResidencyRecord]:
@@ -144,7 +145,7 @@ async def test_a_disk_that_stays_full_is_one_line_and_loses_nothing(
     await jobs.write_usage()
     await jobs.write_residency()
     async with registry.read() as session:
-        assert len(await usage.recent(session, 2000)) == 1000
+        assert len(await usage_rows(session)) == 1000
     assert [row.model for row in await residency_of(registry)] == ["m19"]
     assert [line.split(",")[0] for line in caplog.messages[1:]] == ["Writes succeed again"]
     assert registry.trouble.sentence == ""
@@ -226,7 +227,7 @@ async def test_residency_and_models_are_written_where_they_changed(registry: Reg
     await jobs.write_residency()
     assert [row.model for row in await residency_of(registry)] == ["x"]
     async with registry.read() as session:
-        assert [model.name for model in await models.list_all(session)] == ["m", "x"]
+        assert await model_names(session) == ["m", "x"]
 
 
 async def test_unchanged_residency_is_not_written_again(

@@ -170,7 +170,7 @@ class ItemSerializer:
         elif segment.kind is PartKind.REASONING:
             item |= {"type": "reasoning", "summary": [], "content": [], "status": status}
             if not is_new:
-                item["summary" if self.summarises else "content"] = [self.part(segment)]
+                item["summary" if self.summarizes else "content"] = [self.part(segment)]
             if self._facts.seals_reasoning and not is_new:
                 item["encrypted_content"] = sealed(segment.text)
         elif self.is_custom(segment):
@@ -185,7 +185,7 @@ class ItemSerializer:
         return _encode(item)
 
     @property
-    def summarises(self) -> bool:
+    def summarizes(self) -> bool:
         """True if reasoning is sent as a summary."""
         return self._facts.summary is not None
 
@@ -198,7 +198,7 @@ class ItemSerializer:
                 "annotations": [],
                 "logprobs": token_logprobs(segment.logprobs),
             }
-        kind = "summary_text" if self.summarises else "reasoning_text"
+        kind = "summary_text" if self.summarizes else "reasoning_text"
         return {"type": kind, "text": segment.text}
 
     def name(self, model_name: str) -> str:

@@ -287,7 +287,7 @@ class ResponseWriter:
             return None
         if kind is PartKind.CONTENT:
             return _CONTENT
-        return _SUMMARY if self._items.summarises else _REASONING
+        return _SUMMARY if self._items.summarizes else _REASONING
 
     def _end_item(self, pieces: list[bytes], status: Status) -> None:
         item = self._open

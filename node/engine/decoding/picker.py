@@ -48,22 +48,22 @@ class Picker:
     def __init__(self, rows: Sequence[Row], vocab_size: int) -> None:
         self._rows = rows
         self._sampler = BatchSampler([row.sampling for row in rows], vocab_size)
-        self._penalises = any(row.penalties is not None for row in rows)
+        self._penalizes = any(row.penalties is not None for row in rows)
         self.steers = any(row.steer is not None for row in rows)
         """True if a row has a constraint that depends on its text."""
 
     def pick(self, logits: mx.array) -> Picked:
         """Starts picking tokens from logits [rows, V]. The rows must have taken all tokens before
         that."""
-        if self._penalises:
-            logits = self._penalised(logits)
+        if self._penalizes:
+            logits = self._penalized(logits)
         if self.steers:
             logits = steered(self._rows, logits)
         tokens, logprobs = self._sampler.sample(logits)
         mx.async_eval(tokens, [each for _, each in logprobs])
         return Picked(tokens, [([*places], each) for places, each in logprobs])
 
-    def _penalised(self, logits: mx.array) -> mx.array:
+    def _penalized(self, logits: mx.array) -> mx.array:
         out = []
         for place, row in enumerate(self._rows):
             own = logits[place : place + 1]

@@ -1,7 +1,7 @@
 """Decodes the quantized blocks of GGUF files; the layouts are those of ggml's `ggml-common.h`.
 
 All functions work on many blocks at once. Arrays have one row per block: `n` blocks of `v` values,
-in which each group of `v / g` neighbours shares a scale.
+in which each group of `v / g` neighbors shares a scale.
 """
 
 from collections.abc import Callable

@@ -137,14 +137,14 @@ def _generate(model: LoadedModel, prompts: list[Prompt]) -> Any:
 def _on_cpu(kind: str, model: LoadedModel) -> Line:
     tokens = mx.array([_prompt(200, 3)])
     with timed() as took:
-        told = []
+        outputs = []
         for device in (mx.gpu, mx.cpu):
             with mx.stream(device):
                 logits = model.network(tokens, cache=make_prompt_cache(model.network))
-                told.append(logits.astype(mx.float32))
-                mx.eval(told[-1])
-        spread = float(mx.std(told[1]))
-        off = float(mx.abs(told[0] - told[1]).max()) / spread
+                outputs.append(logits.astype(mx.float32))
+                mx.eval(outputs[-1])
+        spread = float(mx.std(outputs[1]))
+        off = float(mx.abs(outputs[0] - outputs[1]).max()) / spread
     found = f"largest difference {off:.2%} of the spread"
     return Line(
         SECTION,

@@ -72,8 +72,8 @@ def divergence(left: ProbeOutput, right: ProbeOutput) -> Divergence:
 
 
 def _gap(token: TokenLogprob, other: bytes) -> float:
-    told = {each.data: each.logprob for each in token.top}
-    return abs(token.token.logprob - told.get(other, float("-inf")))
+    logprobs = {each.data: each.logprob for each in token.top}
+    return abs(token.token.logprob - logprobs.get(other, float("-inf")))
 
 
 def spec_of(folder: str = "", disk: Path | None = None, *, rows: int = 8) -> EngineSpec:

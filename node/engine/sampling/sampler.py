@@ -88,7 +88,7 @@ class BatchSampler:
     def sample(self, logits: mx.array) -> tuple[mx.array, list[tuple[list[int], DeviceLogprobs]]]:
         """Returns tokens [B] drawn from logits [B, V], and for the rows that report log
         probabilities their indices in the batch with their candidates. The logits need not be
-        normalised: greedy rows do not depend on it, and the others normalise weights."""
+        normalized: greedy rows do not depend on it, and the others normalize weights."""
         if len(self._groups) == 1:
             drawn = [self._groups[0].draw(logits)]
             tokens = drawn[0].tokens

@@ -20,7 +20,7 @@ class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Behaviour of a scripted engine. All waits are in seconds; `None` switches a fault off."""
+    """Behavior of a scripted engine. All waits are in seconds; `None` switches a fault off."""
 
     models: tuple[ScriptedModel, ...] = (ScriptedModel(),)
     text: str | None = None

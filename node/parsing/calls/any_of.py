@@ -8,8 +8,6 @@ from node.parsing.format import ToolFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
-_PARAM = "tool_choice"
-
 
 class AnyOf(ToolFormat):
     """Reads blocks of any of its formats. If several formats share an opener, the first that can

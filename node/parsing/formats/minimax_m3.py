@@ -42,7 +42,6 @@ _ITEM = "item"
 _REST_OF_TAG = re.compile(r"[^>\n]*")
 _NAME = re.compile(r"[^>\n/\"' ](?:[^>\n]*[^>\n\"' ])?")
 """Names that can be written in a tag unchanged."""
-_DEPTH = 32
 _NOT_IN_TAGS = frozenset(("enum", *OF_LISTS))
 
 

@@ -1,4 +1,4 @@
-"""Digests of call arguments, by which repeated calls are recognised."""
+"""Digests of call arguments, by which repeated calls are recognized."""
 
 import hashlib
 import json

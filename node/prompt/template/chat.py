@@ -64,7 +64,7 @@ class ChatRenderer:
 
     def __init__(self, template: ChatTemplate, tool_format: str) -> None:
         """`tool_format`: the name in `node.parsing` of the model's form of calls. If the template
-        normalises, it also keeps the reasoning of a session with tools. Slow: call it in a
+        normalizes, it also keeps the reasoning of a session with tools. Slow: call it in a
         thread."""
         self.template = template
         self.abilities = find_abilities(template)
@@ -121,7 +121,7 @@ class ChatRenderer:
 
     def _variables(self, request: TextRequest, messages: Sequence[Message]) -> dict[str, Any]:
         variables = template_variables(request.template, self.abilities)
-        if not self.template.normalise:
+        if not self.template.normalize:
             return variables
         # Reasoning that is dropped at the next user message takes a whole loop of calls out of the
         # cache.

@@ -1,6 +1,6 @@
 """A chat template: a program by the model's author that renders messages as one text.
 
-It is rendered as the transformers library does it, in a sandbox, and without a tokeniser.
+It is rendered as the transformers library does it, in a sandbox, and without a tokenizer.
 """
 
 import json
@@ -29,16 +29,16 @@ class ChatTemplate:
     """One template and the variables that it needs besides messages. Safe to use from several
     threads."""
 
-    def __init__(self, text: str, specials: Mapping[str, str], *, normalise: bool = True) -> None:
-        """`specials`: texts of special tokens by role, such as `bos_token`. `normalise`: True to
+    def __init__(self, text: str, specials: Mapping[str, str], *, normalize: bool = True) -> None:
+        """`specials`: texts of special tokens by role, such as `bos_token`. `normalize`: True to
         render a message the same however many follow it (`node.prompt.template.stable_history`),
         unless that would lose a word; False to render as the author's program does. Slow: some 10
         ms if the program is changed."""
         self.text = text
-        self.normalise = normalise
+        self.normalize = normalize
         self._program = with_loop_breaks(text)
         self._known: dict[str, Any] = dict(specials)
-        if normalise:
+        if normalize:
             self._known[EMPTY_REASONING] = False
         import_transformers()
         from transformers.utils import chat_template_utils
@@ -47,13 +47,13 @@ class ChatTemplate:
         # Variables of templates that are older than the current convention.
         self._wants_functions = self.mentions("functions")
         self._wants_datetime = self.mentions("datetime")
-        if normalise:
+        if normalize:
             self._program = stabilized(self._program, self._is_harmless)
 
     @property
     def asks_empty_reasoning(self) -> bool:
         """True if `EMPTY_REASONING` changes the text."""
-        return self.normalise and EMPTY_REASONING in self._program
+        return self.normalize and EMPTY_REASONING in self._program
 
     def mentions(self, name: str) -> bool:
         """True if the word is anywhere in the template."""

@@ -119,7 +119,7 @@ def _request(follow: Message) -> TextRequest:
 
 
 def _first_tokens(begin: str, opening: str, encode: Encode) -> tuple[int, ...]:
-    """Returns the tokens that all responses beginning with `opening` share; some tokenisers merge
+    """Returns the tokens that all responses beginning with `opening` share; some tokenizers merge
     its end with the text that follows."""
     length = len(encode(begin))
     afters = ("", "\n", "\n\n", " ", "x")

@@ -11,7 +11,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 Render = Callable[[Sequence[dict[str, Any]], Tools, Mapping[str, Any]], str | None]
 """Renders messages, tools and variables to text; None if the program refuses them."""
 
-_ASKED, _ANSWER = "wordasked", "wordanswer"
+_QUESTION, _ANSWER = "wordasked", "wordanswer"
 _MORE, _LATER, _THOUGHT = "wordmore", "wordlater", "wordthought"
 _RESULTS = ("wordfirstresult", "wordsecondresult")
 _VALUES = ("wordfirstvalue", "wordsecondvalue")
@@ -21,7 +21,7 @@ _KEY = "word"
 _PARAMETERS = {"type": "object", "properties": {_KEY: {"type": "string", "description": "A."}}}
 _FUNCTION = {"name": _NAME, "description": "Looks up.", "parameters": _PARAMETERS}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
-WORDS = (_ASKED, _ANSWER, _MORE, _LATER, _THOUGHT, *_RESULTS, *_VALUES, _NAME)
+WORDS = (_QUESTION, _ANSWER, _MORE, _LATER, _THOUGHT, *_RESULTS, *_VALUES, _NAME)
 
 
 def keeps_words(authors: Render, ours: Render) -> bool:
@@ -47,7 +47,7 @@ def _loses(before: str, after: str | None) -> bool:
 def _chats() -> Iterator[list[dict[str, Any]]]:
     """Yields chats with and without reasoning: a plain one, a loop of calls with two at once, and
     two loops."""
-    first, more = ({"role": "user", "content": word} for word in (_ASKED, _MORE))
+    first, more = ({"role": "user", "content": word} for word in (_QUESTION, _MORE))
     results = [_result(0), _result(1)]
     for thoughts in ({}, dict.fromkeys(("reasoning_content", "reasoning", "thinking"), _THOUGHT)):
         answer = {"role": "assistant", "content": _ANSWER, **thoughts}

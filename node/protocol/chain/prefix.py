@@ -1,6 +1,6 @@
 """The prefix hash chain of a request: 64-bit hashes that name its prefixes.
 
-Router and agent make the same chain of the same body, so that a router without a tokeniser can find
+Router and agent make the same chain of the same body, so that a router without a tokenizer can find
 out how much of a prompt a node has cached. The request is brought to one canonical form, in the
 order in which a prompt shows it (tools, system, messages), cut at the end of each item and every
 `PIECE_BYTES` inside long ones, and each cut's hash covers everything up to there.

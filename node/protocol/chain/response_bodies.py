@@ -80,7 +80,7 @@ def response_items(fields: Fields) -> msgspec.Raw | None:
 
 def response_forms(text: bytes, before: int) -> Iterable[bytes]:
     """Tools that the first item adds are part of the preamble, and it has no form here. Raises
-    `Unreadable` if `_LEADING` did not recognise such an item."""
+    `Unreadable` if `_LEADING` did not recognize such an item."""
     leads = not before and _LEADING.match(text) is not None
     for number, item in enumerate(_response_items(text)):
         if before or number or isinstance(item, str) or item.type != ADDING:

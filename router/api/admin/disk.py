@@ -28,7 +28,7 @@ from router.errors import (
     NoNodeReady,
     UnknownModel,
 )
-from router.lifecycle.reconcile import IN_MEMORY
+from router.lifecycle.reconcile import READY_OR_LOADING
 from router.lifecycle.sources import can_reach, sources, unreachable_source
 from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
 from router.types import NodeView
@@ -85,7 +85,7 @@ async def remove_model(admin: CurrentAdmin, body: RemoveBody) -> OrderDone:
     if not _is_pulling(view, body.model) and view.broken(body.model) is None:
         view = chosen_node(admin.core, body.model, body.node)
     status = find_status(view, body.model)
-    if status is not None and status.state in IN_MEMORY:
+    if status is not None and status.state in READY_OR_LOADING:
         raise Conflict(
             f"The model {body.model!r} is in memory on {view.name}; "
             f"`router unload {body.model} --node {view.name}` first.",

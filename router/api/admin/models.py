@@ -24,7 +24,7 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
-from router.lifecycle.reconcile import IN_MEMORY
+from router.lifecycle.reconcile import READY_OR_LOADING
 from router.lifecycle.sources import has_whole
 from router.scheduler.residency import no_room
 from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, REST_WORDS
@@ -64,7 +64,7 @@ async def unload_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
     views = [chosen_node(core, model, order.node)] if order.node else nodes_with(core, model)
-    holders = [view for view in views if _status(view, model).state in IN_MEMORY]
+    holders = [view for view in views if _status(view, model).state in READY_OR_LOADING]
     if not holders:
         where = f"on {order.node}" if order.node else "on any node that can be reached"
         raise Conflict(f"The model {model!r} is not loaded {where}.", param="model")
@@ -115,7 +115,9 @@ def best_node(core: Core, model: str) -> NodeView:
             f"{why}.",
             param="model",
         )
-    return max(views, key=lambda view: (_status(view, model).state in IN_MEMORY, free_bytes(view)))
+    return max(
+        views, key=lambda view: (_status(view, model).state in READY_OR_LOADING, free_bytes(view))
+    )
 
 
 def chosen_node(core: Core, model: str, name: str) -> NodeView:

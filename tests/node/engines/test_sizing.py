@@ -81,7 +81,7 @@ def test_live_kv(model: ModelEntry, live_bytes: int, reason: str) -> None:
     assert reason in line(made, "live KV")
 
 
-def test_quantised_live_kv_takes_less() -> None:
+def test_quantized_live_kv_takes_less() -> None:
     whole, four = plan(entry(kv_bytes=KIB)), plan(entry(kv_bytes=KIB), kv_live_bits=4)
     assert four.fixed.live_kv_bytes * 32 == whole.fixed.live_kv_bytes * 9
 

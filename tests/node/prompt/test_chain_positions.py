@@ -1,4 +1,4 @@
-"""Token counts of chain positions, with tokenisers and templates of several kinds."""
+"""Token counts of chain positions, with tokenizers and templates of several kinds."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from node.dialects.completions.completions import read_completion
 from node.dialects.responses.body import read_responses
 from node.dialects.responses.input import History
 from node.prompt.chain_positions import SLACK_LENGTH, position_tokens
-from node.prompt.prompt import Prompt, Renderer
+from node.prompt.prompt import Prompt
 from node.prompt.renderer import PromptRenderer
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.protocol.chain.prefix import Chain
@@ -39,7 +39,7 @@ from tests.node.protocol.bodies import (
     body,
     chain_of,
 )
-from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
+from tests.node.tokenizers import byte_level, made_folder, metaspace, prepending
 
 _TOOLS_LAST = (
     "{% set begin = messages[0] if messages and messages[0].role == 'system' else none %}"
@@ -73,6 +73,8 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "prepending": prepending,
 }
 UNSAID = Spelling(reasoning=False)
+
+Renderer = PromptRenderer | ScriptedRenderer
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from node.prompt.scripted_tokens import ScriptedRenderer
 from node.prompt.submission import generate_request
 from node.request import Message, TextPart, Tool, ToolCall
 from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
-from tests.node.tokenisers import byte_level, made_folder
+from tests.node.tokenizers import byte_level, made_folder
 
 INFO = Loaded(0, 100, 1, vocab_size=10)
 USER = Message("user", "hello")
@@ -113,7 +113,6 @@ async def test_each_model_of_a_folder_has_its_own_formats() -> None:
     assert (await renderers.render(Path(), RenderRequest(request), given)).formats == given
     assert (await renderers.render(Path(), RenderRequest(request))).formats == Formats()
     await renderers.close()
-    assert ScriptedRenderer().formats == Formats()
 
 
 def test_scripted_tokens_stand_for_calls_too() -> None:

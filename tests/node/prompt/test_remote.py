@@ -32,7 +32,7 @@ from node.protocol.overflow import Overflow
 from node.request import Message, TextPart, Tool
 from tests.node.prompt.template.samples import OPEN
 from tests.node.prompt.words import TEMPLATE, asking, chat, completion, words, words_folder
-from tests.node.tokenisers import byte_level, made_folder
+from tests.node.tokenizers import byte_level, made_folder
 
 WAIT_S = 60.0
 pytestmark = pytest.mark.usefixtures("link_bytes")

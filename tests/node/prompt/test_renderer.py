@@ -1,4 +1,4 @@
-"""Chat templates and tokenisers, with a tiny tokeniser made here."""
+"""Chat templates and tokenizers, with a tiny tokenizer made here."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from node.protocol.overflow import Overflow
 from node.request import TextPart, TextRequest
 from tests.node.model_folders import bring_code, make_model
 from tests.node.prompt.words import TEMPLATE, chat, completion, words, words_folder
-from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
+from tests.node.tokenizers import byte_level, made_folder, metaspace, prepending
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,10 @@ def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> No
     assert words(renderer.render(completion("a b"))) == "[BOS] a b"
 
 
-def test_a_tokeniser_of_its_own_code_is_not_loaded(tmp_path: Path) -> None:
+def test_a_tokenizer_of_its_own_code_is_not_loaded(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model")
     ran = bring_code(folder)
-    with pytest.raises(LoadFailure, match="The tokeniser of model cannot be loaded"):
+    with pytest.raises(LoadFailure, match="The tokenizer of model cannot be loaded"):
         PromptRenderer(folder)
     assert not ran.exists()
 
@@ -260,7 +260,7 @@ def test_a_template_may_drop_a_part_of_another_name(
 
 
 @pytest.mark.parametrize("make", [byte_level, metaspace, prepending])
-def test_what_a_tokeniser_puts_behind_the_opening_is_no_part_of_it(
+def test_what_a_tokenizer_puts_behind_the_opening_is_no_part_of_it(
     tmp_path: Path, make: Any
 ) -> None:
     renderer = PromptRenderer(made_folder(tmp_path, make(), LAST_QUERY))
@@ -286,7 +286,7 @@ def test_the_next_prompt_begins_with_an_answer_that_is_kept(
 
 
 @pytest.mark.parametrize("make", [byte_level, metaspace, prepending])
-def test_any_tokeniser_is_cut_at_the_end_of_each_message(tmp_path: Path, make: Any) -> None:
+def test_any_tokenizer_is_cut_at_the_end_of_each_message(tmp_path: Path, make: Any) -> None:
     renderer = PromptRenderer(made_folder(tmp_path, make(), CHATML))
     messages = [("system", "the 🎉"), ("user", "é x<|rest|>  a"), ASSISTANT, ("user", "today")]
     whole = renderer.render(chat(*messages))

@@ -1,4 +1,4 @@
-"""Token ids without a tokeniser."""
+"""Token ids without a tokenizer."""
 
 import pytest
 

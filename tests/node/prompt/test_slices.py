@@ -1,4 +1,4 @@
-"""A text tokenised slice by slice has the same tokens as the whole text."""
+"""A text tokenized slice by slice has the same tokens as the whole text."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from node.prompt import slices
 from node.prompt.slices import Slice, Slicer
-from tests.node.tokenisers import SPECIALS, byte_level, metaspace, prepending
+from tests.node.tokenizers import SPECIALS, byte_level, metaspace, prepending
 
 SLICE, END = 60, 24
 TOKENIZERS = {
@@ -78,7 +78,7 @@ def test_a_text_of_words_is_parted() -> None:
     assert count >= len(text) // SLICE
 
 
-def test_a_tokeniser_that_puts_something_before_each_text_parts_none() -> None:
+def test_a_tokenizer_that_puts_something_before_each_text_parts_none() -> None:
     text = "the weather in Paris is fine today " * 20
     assert Slicer(prepending(), 0).first(text, 0) is None
     assert parted(TOKENIZERS["prepending"], text) == (whole(prepending(), text), 1)

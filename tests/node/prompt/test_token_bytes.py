@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from node.prompt.token_bytes import COMPOSED, TokenBytes, token_bytes
-from tests.node.tokenisers import byte_level, metaspace, prepending
+from tests.node.tokenizers import byte_level, metaspace, prepending
 
 
 def bare(tokenizer: Tokenizer) -> Tokenizer:
@@ -18,7 +18,7 @@ def bare(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def missing(*letters: str) -> Tokenizer:
-    """Returns a byte-level tokeniser whose vocabulary lacks some bytes."""
+    """Returns a byte-level tokenizer whose vocabulary lacks some bytes."""
     alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set(letters))
     made = Tokenizer(models.BPE({letter: at for at, letter in enumerate(alphabet)}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -12,7 +12,7 @@ from node.prompt import slices
 from node.prompt import tokenize as encoder_module
 from node.prompt.slices import SLICE_LENGTH
 from node.prompt.tokenize import SAMPLE_LENGTH, Encoded, PromptEncoder, TooManyTokens, common_length
-from tests.node.tokenisers import SPECIALS, byte_level, metaspace, prepending
+from tests.node.tokenizers import SPECIALS, byte_level, metaspace, prepending
 
 TOKENIZERS = {
     "byte level": byte_level(),
@@ -41,7 +41,7 @@ PIECES = [
 
 
 class Counting:
-    """A tokeniser that counts the characters passed to it."""
+    """A tokenizer that counts the characters passed to it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -132,14 +132,14 @@ def test_short_texts_are_not_kept_and_the_oldest_are_forgotten(
 
 
 def plain() -> Tokenizer:
-    """Returns a tokeniser whose tokens have at most a few bytes each."""
+    """Returns a tokenizer whose tokens have at most a few bytes each."""
     learned = byte_level()
     made = Tokenizer(learned.model)
     made.pre_tokenizer = learned.pre_tokenizer
     return made
 
 
-def test_what_is_too_long_for_its_tokens_is_not_tokenised() -> None:
+def test_what_is_too_long_for_its_tokens_is_not_tokenized() -> None:
     backend = Counting(plain())
     encoder = PromptEncoder(backend)
     text = "the weather in Paris is fine today. " * 20_000
@@ -155,12 +155,12 @@ def test_what_is_too_long_for_its_tokens_is_not_tokenised() -> None:
     [
         (byte_level(), "the weather in Paris is fine today. " * 20_000),
         (byte_level(), "=" * 700_000),
-        # What puts something before each text cannot tokenise it in slices.
+        # What puts something before each text cannot tokenize it in slices.
         (prepending(), "the weather in Paris is fine today. " * 20_000),
     ],
     ids=["words", "one run", "not to be parted"],
 )
-def test_one_that_could_fit_is_tokenised_until_it_does_not(tokenizer: Tokenizer, text: str) -> None:
+def test_one_that_could_fit_is_tokenized_until_it_does_not(tokenizer: Tokenizer, text: str) -> None:
     backend = Counting(tokenizer)
     with pytest.raises(TooManyTokens) as caught:
         PromptEncoder(backend).encode(text, 10_000)

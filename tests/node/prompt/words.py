@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from node.ipc.generate import SamplingParams
 from node.prompt.prompt import Prompt
 from node.request import Message, TextRequest
-from tests.node.tokenisers import made_folder
+from tests.node.tokenizers import made_folder
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
 TEMPLATE = (
@@ -19,7 +19,7 @@ TEMPLATE = (
 
 
 def words_folder(folder: Path, template: str | None) -> Path:
-    """A model folder with a tokeniser of whole words."""
+    """A model folder with a tokenizer of whole words."""
     vocabulary = {word: index for index, word in enumerate(WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

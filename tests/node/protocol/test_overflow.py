@@ -18,7 +18,7 @@ def test_claude_code_reads_by_how_much_a_prompt_is_too_long(prompt: int, most: i
     assert found and (int(found[1]), int(found[2])) == (prompt, most)
 
 
-def test_without_a_tokeniser_only_what_cannot_fit_is_too_long() -> None:
+def test_without_a_tokenizer_only_what_cannot_fit_is_too_long() -> None:
     assert Overflow.by_size(8 * LONGEST_TOKEN_BYTES - 1, 8) is None
     found = Overflow.by_size(8 * LONGEST_TOKEN_BYTES, 8)
     assert found is not None and found.prompt_tokens > found.context_tokens == 8

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from registry import usage
 from registry.migrate import Migration, open_migrated
 from router.app import open_core
 from router.commands import migrate, serve
@@ -18,6 +17,7 @@ from router.commands.client import RouterAccess
 from router.errors import StartError
 from router.settings import Settings
 from serving.http.quiet_server import Stop
+from tests.registry.rows import usage_rows
 from tests.router.commands.running import TIMEOUT_S
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
 from tests.router.dispatch.test_relay import HELLO, STREAM, in_band_error
@@ -179,6 +179,6 @@ async def test_requests_that_outlive_the_grace_end_with_an_error_and_without_a_t
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
     registry = await open_migrated(settings.registry)
     async with registry.read() as session:
-        reasons = [row.reason for row in await usage.recent(session, 9)]
+        reasons = [row.reason for row in await usage_rows(session)]
     await registry.close()
     assert reasons == ["cancelled", "cancelled"]

@@ -7,7 +7,6 @@ import pytest
 
 from node.engine.scripted.script import Script
 from node.protocol.errors import BROKEN_CALL
-from registry import usage
 from registry.records import UsageRecord
 from tests.faults.rig import add_real, until_told
 from tests.node.server.test_streamed_calls import (
@@ -21,6 +20,7 @@ from tests.node.server.test_streamed_calls import (
     pieces_of,
 )
 from tests.node.serving import running
+from tests.registry.rows import usage_rows
 from tests.router.conftest import RunningRouter
 
 
@@ -36,7 +36,7 @@ async def accounts(router: RunningRouter, count: int) -> list[UsageRecord]:
 
     async def kept() -> list[UsageRecord]:
         async with router.core.registry.read() as session:
-            rows = list(await usage.recent(session, 100))
+            rows = list(await usage_rows(session))
         return rows if len(rows) == count else []
 
     rows: list[UsageRecord] = await until_told(kept)

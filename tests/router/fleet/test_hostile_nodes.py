@@ -33,10 +33,10 @@ from node.protocol.messages import (
     encode_event,
 )
 from node.protocol.prefixes import pack_entries, pack_hashes
-from registry import usage
 from router.fleet import watcher as watcher_module
 from router.jobs import Jobs
 from router.upstream.origins import Stamp
+from tests.registry.rows import usage_rows
 from tests.router.conftest import (
     WAIT_S,
     Request,
@@ -210,7 +210,7 @@ class World:
         await self.jobs.write_usage()
         await self.jobs.write_residency()
         async with core.registry.read() as session:
-            rows = await usage.recent(session, 10_000)
+            rows = await usage_rows(session)
         assert any(row.request_id == name and row.prompt_tokens == 20 for row in rows)
 
     async def get(self, path: str, key: str) -> bytes:

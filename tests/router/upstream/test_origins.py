@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from node.protocol.messages import StatusEvent
-from registry import usage
 from registry.migrate import open_migrated
 from router.upstream.origins import Origins
+from tests.registry.rows import usage_rows
 from tests.router.conftest import (
     CHAT,
     ORIGINS,
@@ -93,7 +93,7 @@ async def test_accounts_that_come_after_a_restart_of_the_router_are_written(
                 await asyncio.sleep(0)
     registry = await open_migrated(tmp_path / "router" / "registry.db")
     async with registry.read() as session:
-        rows = await usage.recent(session, 9)
+        rows = await usage_rows(session)
     await registry.close()
     # At the router's end there were no accounts yet: a row without counts, which gives way.
     assert [(row.request_id, row.prompt_tokens) for row in rows] == [(told.request_id, 20)]

@@ -61,13 +61,6 @@ def make_folder(folder: Path) -> None:
         each.chmod(FOLDER_MODE)
 
 
-def free_bytes(path: Path) -> int:
-    """Returns the free bytes of the disk on which `path` is or would be. Raises `OSError`."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
-
-
 def open_index(folder: Path) -> Index:
     """Opens the index; a damaged one is quarantined and replaced by an empty one. Raises `OSError`,
     `sqlite3.Error`."""

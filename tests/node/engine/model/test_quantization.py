@@ -1,4 +1,4 @@
-"""Which entry of a quantisation section is for which module."""
+"""Which entry of a quantization section is for which module."""
 
 from typing import Any
 

@@ -73,10 +73,10 @@ CALLS_SPARING = SPARING.replace(
 
 
 def prompts(
-    text: str, session: Sequence[Message] = SESSION, *, normalise: bool = True, **options: Any
+    text: str, session: Sequence[Message] = SESSION, *, normalize: bool = True, **options: Any
 ) -> list[str]:
     """Returns the prompt of each turn."""
-    chat = ChatRenderer(ChatTemplate(text, {}, normalise=normalise), "hermes")
+    chat = ChatRenderer(ChatTemplate(text, {}, normalize=normalize), "hermes")
     counts = [at for at, each in enumerate(session, 1) if each.role in ("user", "tool")]
     return [
         chat.apply(
@@ -106,7 +106,7 @@ def thoughtful(session: Sequence[Message]) -> list[Message]:
 def test_an_answer_without_reasoning_is_spelled_the_same_before_and_behind_a_user(
     text: str, thinking: bool | None
 ) -> None:
-    assert not extends(prompts(text, normalise=False, enable_thinking=thinking))
+    assert not extends(prompts(text, normalize=False, enable_thinking=thinking))
     assert extends(prompts(text, enable_thinking=thinking))
 
 
@@ -122,7 +122,7 @@ def test_empty_markers_are_shown_where_the_prompt_closes_them_itself(text: str) 
 @pytest.mark.parametrize("text", [MARKED, STEPPED])
 def test_reasoning_stays_within_a_loop_of_calls_and_goes_as_the_author_has_it(text: str) -> None:
     session = thoughtful(SESSION)
-    ours, authors = prompts(text, session), prompts(text, session, normalise=False)
+    ours, authors = prompts(text, session), prompts(text, session, normalize=False)
     assert ours == authors
     assert ours[1].count("<think>\nso\n</think>") == 1
     assert "so\n</think>" not in ours[2]
@@ -131,12 +131,12 @@ def test_reasoning_stays_within_a_loop_of_calls_and_goes_as_the_author_has_it(te
 def test_reasoning_in_the_content_is_left_to_the_author() -> None:
     inside = replace(CALLING, content="<think>so</think>")
     session = (USER, inside, RESULT, ANSWER, USER)
-    assert prompts(MARKED, session) == prompts(MARKED, session, normalise=False)
+    assert prompts(MARKED, session) == prompts(MARKED, session, normalize=False)
 
 
 def test_an_answer_that_goes_on_is_spelled_as_the_author_has_it() -> None:
     chats = [
-        ChatRenderer(ChatTemplate(MARKED, {}, normalise=each), "hermes") for each in (True, False)
+        ChatRenderer(ChatTemplate(MARKED, {}, normalize=each), "hermes") for each in (True, False)
     ]
     request = asking(USER, ANSWER, continue_final=True)
     ours, authors = (chat.render(request).text for chat in chats)
@@ -145,23 +145,23 @@ def test_an_answer_that_goes_on_is_spelled_as_the_author_has_it() -> None:
 
 
 def test_tools_stay_before_the_first_user() -> None:
-    assert not extends(prompts(MOVING, normalise=False))
+    assert not extends(prompts(MOVING, normalize=False))
     texts = prompts(MOVING)
     assert extends(texts)
     assert all(text.startswith("<tools>") for text in texts)
     assert all(text.count("<tools>") == 1 for text in texts)
-    assert texts[0] == prompts(MOVING, normalise=False)[0]
+    assert texts[0] == prompts(MOVING, normalize=False)[0]
 
 
 def test_a_template_is_told_to_keep_the_reasoning_of_sessions_with_tools() -> None:
     session = thoughtful(SESSION)
-    assert not extends(prompts(KEEPING, session, normalise=False))
+    assert not extends(prompts(KEEPING, session, normalize=False))
     texts = prompts(KEEPING, session)
     assert extends(texts)
     assert texts[-1].count("so\n</think>") == 3
     # The client's word goes before.
     asked = prompts(KEEPING, session, kwargs={"preserve_thinking": False})
-    assert asked == prompts(KEEPING, session, normalise=False)
+    assert asked == prompts(KEEPING, session, normalize=False)
 
 
 @pytest.mark.parametrize("thinking", [None, True, False])
@@ -170,7 +170,7 @@ def test_the_first_reasoning_that_comes_back_changes_no_earlier_answer(
 ) -> None:
     late = replace(CALLING, reasoning="so")
     session = (USER, ANSWER, USER, late, RESULT, ANSWER, USER)
-    assert not extends(prompts(MARKED_KEEPING, session, normalise=False))
+    assert not extends(prompts(MARKED_KEEPING, session, normalize=False))
     texts = prompts(MARKED_KEEPING, session, enable_thinking=thinking)
     assert extends(texts)
     # Reasoning stays once it is there.
@@ -206,13 +206,13 @@ def test_results_stay_where_the_author_shows_them() -> None:
     [_, ours] = prompts(SPARING, loop)
     assert "sunny" in ours
     assert "[omitted]" not in ours
-    assert prompts(SPARING) == prompts(SPARING, normalise=False)
+    assert prompts(SPARING) == prompts(SPARING, normalize=False)
 
 
 def test_a_change_that_loses_calls_is_left_out() -> None:
     assert stabilized(CALLS_SPARING) != CALLS_SPARING
     texts = prompts(CALLS_SPARING)
-    assert texts == prompts(CALLS_SPARING, normalise=False)
+    assert texts == prompts(CALLS_SPARING, normalize=False)
     assert '{"name": "weather"' in texts[1]
 
 

@@ -12,7 +12,6 @@ from node.engine.cache.disk.folder import (
     FolderLock,
     TierBusy,
     TierUnavailable,
-    free_bytes,
 )
 from node.engine.cache.disk.tier import open_tier
 from tests.node.engine.cache.disk_world import FINGERPRINT, LIMITS, World, close_worlds
@@ -151,7 +150,3 @@ def test_a_disk_that_does_not_work_makes_the_tier_unavailable(tmp_path: Path) ->
 def test_a_fingerprint_is_the_name_of_a_folder(fingerprint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         open_tier(tmp_path, LIMITS, fingerprint)
-
-
-def test_free_bytes_are_those_of_the_disk_that_will_hold_the_folder(tmp_path: Path) -> None:
-    assert free_bytes(tmp_path / "not" / "yet") > 0

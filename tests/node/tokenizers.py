@@ -1,4 +1,4 @@
-"""Model folders with small tokenisers of several kinds, made here."""
+"""Model folders with small tokenizers of several kinds, made here."""
 
 import json
 from pathlib import Path
@@ -79,7 +79,7 @@ def _add_specials(tokenizer: Tokenizer) -> None:
 
 
 def made_folder(folder: Path, tokenizer: Tokenizer, template: str | None) -> Path:
-    """A model folder with that tokeniser and chat template, and without weights."""
+    """A model folder with that tokenizer and chat template, and without weights."""
     folder.mkdir(exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
