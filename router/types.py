@@ -11,9 +11,6 @@ from node.protocol.messages import Finished, ModelState, NodeStatus
 from router.prices import Prices
 from router.states import SCOPE_EXTERNAL
 
-PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
-"""Generates nothing, so nodes keep no usage record of it."""
-
 
 class Priority(IntEnum):
     """Priority classes of requests: a lower value is granted first, but none starves."""

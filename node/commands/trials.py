@@ -17,6 +17,7 @@ from node.commands.trial_agent import (
     trial_agent,
 )
 from node.engine.probe.line import Line, timed
+from node.protocol.paths import PATH_CHAT, PATH_REQUESTS
 from serving.open_files import allow_many_files
 
 PROCESSES, STREAMS, LIMITS = "processes", "streams", "limits"
@@ -129,7 +130,7 @@ async def _whole_streams(agent: TrialAgent) -> int:
 
 
 async def _stream(client: httpx.AsyncClient) -> str:
-    return (await client.post("/v1/chat/completions", json=_body("hi", 16))).text
+    return (await client.post(PATH_CHAT, json=_body("hi", 16))).text
 
 
 def _body(prompt: str, tokens: int) -> dict[str, object]:
@@ -157,12 +158,10 @@ async def _cancels(agent: TrialAgent) -> Line:
         base_url=agent.url, headers=agent.headers, timeout=30.0, trust_env=False
     ) as client:
         for _ in range(_CANCELS):
-            async with client.stream(
-                "POST", "/v1/chat/completions", json=_body("hi", 2_000)
-            ) as answer:
+            async with client.stream("POST", PATH_CHAT, json=_body("hi", 2_000)) as answer:
                 await anext(answer.aiter_raw())
             left_s = time.monotonic()
-            while (await client.get("/v1/requests")).json()["data"]:
+            while (await client.get(PATH_REQUESTS)).json()["data"]:
                 await asyncio.sleep(0.002)
             waits_s.append(time.monotonic() - left_s)
     worst_s = max(waits_s)

@@ -1,14 +1,45 @@
-"""Hints for requests whose path comes from a wrong base URL."""
+"""Paths that clients request, their dialects, and hints for paths that come from a wrong base
+URL."""
+
+from enum import StrEnum
 
 VERSION = "/v1"
+PATH_CHAT = f"{VERSION}/chat/completions"
+PATH_COMPLETIONS = f"{VERSION}/completions"
+PATH_RESPONSES = f"{VERSION}/responses"
+PATH_MESSAGES = f"{VERSION}/messages"
+PATH_COUNT_TOKENS = f"{PATH_MESSAGES}/count_tokens"
+"""Generates nothing, so nodes keep no usage record of it."""
+PATH_MODELS = f"{VERSION}/models"
+PATH_REQUESTS = f"{VERSION}/requests"
+
 _BELOW = frozenset(
-    (
-        *("/chat/completions", "/completions", "/responses", "/messages"),
-        *("/messages/count_tokens", "/models", "/requests"),
+    path.removeprefix(VERSION)
+    for path in (
+        *(PATH_CHAT, PATH_COMPLETIONS, PATH_RESPONSES, PATH_MESSAGES),
+        *(PATH_COUNT_TOKENS, PATH_MODELS, PATH_REQUESTS),
     )
 )
-"""Paths below `VERSION` that clients request."""
+"""The paths as clients request them whose base URL lacks `VERSION`."""
 _RULE = f"OpenAI's clients take a base URL that ends in {VERSION}, Anthropic's the URL without it"
+
+
+class ApiDialect(StrEnum):
+    """Dialect of a path's responses, errors and events."""
+
+    OPENAI = "openai"
+    RESPONSES = "responses"
+    """OpenAI's envelope with other events."""
+    ANTHROPIC = "anthropic"
+
+
+def dialect_of(path: str) -> ApiDialect:
+    """Returns the dialect of a path."""
+    if f"{path}/".startswith(f"{PATH_MESSAGES}/"):
+        return ApiDialect.ANTHROPIC
+    if f"{path}/".startswith(f"{PATH_RESPONSES}/"):
+        return ApiDialect.RESPONSES
+    return ApiDialect.OPENAI
 
 
 def hint(path: str) -> str:

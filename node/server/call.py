@@ -17,6 +17,7 @@ from node.protocol.error_envelopes import openai_envelope
 from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
+from node.protocol.paths import ApiDialect, dialect_of
 from node.request import TextRequest
 from node.server.body_memory import Bodies
 from node.server.left_out import left_out_headers, sentence
@@ -25,8 +26,6 @@ from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from serving.fair_shares import Share
 from serving.http.exchange import mark_authenticated
 from serving.http.refusals import Refusal
-
-_ANTHROPIC = "/v1/messages"
 
 T = TypeVar("T")
 
@@ -237,7 +236,7 @@ def refusal_body(refusal: Refusal, path: str) -> bytes:
 
 def is_anthropic(path: str) -> bool:
     """True if the path has Anthropic's dialect."""
-    return path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
+    return dialect_of(path) is ApiDialect.ANTHROPIC
 
 
 async def send_error(send: Send, error: NodeError, path: str = "") -> None:

@@ -30,11 +30,10 @@ from node.prompt.late_chain import LateChain
 from node.protocol.chain.prefix import Chain, Chainer, Fields, Head, read_fields
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
+from node.protocol.paths import PATH_RESPONSES
 from node.server.call import Call
 from node.server.response_store import ResponseStore
 from node.server.stream import EventStream, collect
-
-PATH = "/v1/responses"
 
 
 class ResponsesApi:
@@ -72,7 +71,9 @@ class ResponsesApi:
     def _chain(
         self, parsed: ResponsesRequest, fields: Fields, salt: str, head: Head | None = None
     ) -> Chain | None:
-        return self._chainer.chain(fields, PATH, parsed.request.model, salt=salt, head=head)
+        return self._chainer.chain(
+            fields, PATH_RESPONSES, parsed.request.model, salt=salt, head=head
+        )
 
     def _chain_of(
         self,
@@ -140,7 +141,7 @@ class ResponsesApi:
 
     async def follow_up(self, call: Call) -> None:
         """Handles GET, DELETE and the subpaths of one response. Raises a `NodeError`."""
-        response_id, slash, rest = call.path.removeprefix(PATH + "/").partition("/")
+        response_id, slash, rest = call.path.removeprefix(PATH_RESPONSES + "/").partition("/")
         is_id = parse_id(response_id) is not None
         if not slash:
             call.require_method("GET", "DELETE", exists=is_id)

@@ -27,6 +27,15 @@ from node.protocol.chain.prefix import Chain, Chainer, read_fields
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
+from node.protocol.paths import (
+    PATH_CHAT,
+    PATH_COMPLETIONS,
+    PATH_COUNT_TOKENS,
+    PATH_MESSAGES,
+    PATH_MODELS,
+    PATH_REQUESTS,
+    PATH_RESPONSES,
+)
 from node.server.body_memory import Bodies
 from node.server.call import Call, ClientDisconnected
 from node.server.response_store import ResponseStore
@@ -35,10 +44,7 @@ from node.server.stream import EventStream, collect
 from node.settings import HOLD_HEAD_S
 from serving.http.callers import Callers
 
-MODELS_PATH = "/v1/models"
-REQUESTS_PATH = "/v1/requests"
-
-_LISTS = (MODELS_PATH, REQUESTS_PATH)
+_LISTS = (PATH_MODELS, PATH_REQUESTS)
 """Paths that also match with a slash at the end."""
 
 Handler = Callable[[Call], Awaitable[None]]
@@ -70,15 +76,15 @@ class Api:
         self._bodies = Bodies()
         self._responses = ResponsesApi(agent, store, self._chainer, options.hold_head_s)
         self._reads: dict[str, Callable[[bytes], DialectRequest]] = {
-            "/v1/chat/completions": lambda body: read_chat(body, options.reasoning_field),
-            "/v1/completions": read_completion,
-            "/v1/messages": read_messages,
+            PATH_CHAT: lambda body: read_chat(body, options.reasoning_field),
+            PATH_COMPLETIONS: read_completion,
+            PATH_MESSAGES: read_messages,
         }
         self._handlers: dict[str, tuple[str, Handler]] = {
-            "/v1/responses": ("POST", self._responses.create),
-            "/v1/messages/count_tokens": ("POST", self._count_tokens),
-            MODELS_PATH: ("GET", self._list_models),
-            REQUESTS_PATH: ("GET", self._list_requests),
+            PATH_RESPONSES: ("POST", self._responses.create),
+            PATH_COUNT_TOKENS: ("POST", self._count_tokens),
+            PATH_MODELS: ("GET", self._list_models),
+            PATH_REQUESTS: ("GET", self._list_requests),
             status_report.PATH: ("GET", self._report),
         }
 
@@ -117,13 +123,13 @@ class Api:
             method, handler = found
             call.require_method(method)
             await handler(call)
-        elif path.startswith("/v1/responses/"):
+        elif path.startswith(PATH_RESPONSES + "/"):
             await self._responses.follow_up(call)
-        elif path.startswith(MODELS_PATH + "/"):
-            await self._show_model(call, path.removeprefix(MODELS_PATH + "/"))
-        elif path.startswith(REQUESTS_PATH + "/"):
+        elif path.startswith(PATH_MODELS + "/"):
+            await self._show_model(call, path.removeprefix(PATH_MODELS + "/"))
+        elif path.startswith(PATH_REQUESTS + "/"):
             call.require_method("DELETE")
-            await self._cancel(call, path.removeprefix(REQUESTS_PATH + "/"))
+            await self._cancel(call, path.removeprefix(PATH_REQUESTS + "/"))
         else:
             raise UnknownPath.at(call.path)
 

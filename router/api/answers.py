@@ -2,7 +2,8 @@
 
 import msgspec
 
-from router.client.error_dialects import Dialect, error_body, id_headers
+from node.protocol.paths import ApiDialect
+from router.client.error_dialects import error_body, id_headers
 from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.errors import MethodNotAllowed, RouterError
 from serving.http.exchange import Send
@@ -15,7 +16,9 @@ async def send_json(send: Send, value: object) -> None:
     await send_bytes(send, 200, msgspec.json.encode(value), JSON_HEADERS)
 
 
-async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.OPENAI) -> None:
+async def send_error(
+    send: Send, error: RouterError, dialect: ApiDialect = ApiDialect.OPENAI
+) -> None:
     """Sends an error as an HTTP status with the dialect's envelope."""
     headers = list(JSON_HEADERS)
     if error.retry_after_s is not None:

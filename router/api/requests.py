@@ -8,6 +8,7 @@ from typing import cast
 
 from node.protocol.ids import parse_id
 from node.protocol.messages import ModelState
+from node.protocol.paths import PATH_REQUESTS, PATH_RESPONSES
 from router.api.ownership import node_of, parse_own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
@@ -15,10 +16,6 @@ from router.dispatch.relay import Relay
 from router.errors import RouterError, UnknownRequest
 from router.states import KIND_AGENT
 from router.types import Caller, NodeView, ticket_id_of
-
-PATH = "/v1/requests"
-
-RESPONSES_PATH = "/v1/responses"
 
 STATE_QUEUED = "queued"
 STATE_RUNNING = "running"
@@ -81,7 +78,7 @@ class RunningRequests:
             return False
         # A cancelled `/v1/responses` request gets a proper response, which its node sends and
         # stores.
-        if running.relay.ticket.path == RESPONSES_PATH:
+        if running.relay.ticket.path == PATH_RESPONSES:
             if await self._ends_on_node(running):
                 return True
             if running.ended:
@@ -96,7 +93,7 @@ class RunningRequests:
         view = self._core.fleet.node(lease.node_id) if lease else None
         if lease is None or view is None or view.kind != KIND_AGENT:
             return False
-        target = f"{PATH}/{lease.node_request_id}"
+        target = f"{PATH_REQUESTS}/{lease.node_request_id}"
         try:
             answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except RouterError as error:

@@ -4,6 +4,7 @@ import asyncio
 import re
 
 from node.protocol.ids import RESPONSE_PREFIX, parse_id
+from node.protocol.paths import PATH_RESPONSES
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
 from router.api.methods import check_method
@@ -15,9 +16,7 @@ from router.types import Caller, NodeView
 from router.upstream.node_client import WholeAnswer
 from serving.http.exchange import Send
 
-PATH = "/v1/responses"
-
-_TARGET = re.compile(PATH + r"/(?P<id>[^/]+)(?P<verb>/cancel|/input_items)?")
+_TARGET = re.compile(PATH_RESPONSES + r"/(?P<id>[^/]+)(?P<verb>/cancel|/input_items)?")
 _METHODS = {None: ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 _QUERY = re.compile(rb"[!-~]{0,2000}")
 
@@ -29,7 +28,7 @@ class StoredResponses:
         self._core = core
 
     async def serve(self, caller: Caller, scope: Scope, send: Send) -> None:
-        """Serves a request below `PATH`.
+        """Serves a request below `PATH_RESPONSES`.
 
         Raises `UnknownPath`, `MethodNotAllowed`, `UnknownResponse`, `BadRequest` for a query that
         cannot be forwarded, and what `Dispatcher.follow_up` raises.

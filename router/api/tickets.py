@@ -11,7 +11,7 @@ from functools import partial
 
 from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
-from router.api import responses
+from node.protocol.paths import PATH_COUNT_TOKENS, PATH_RESPONSES
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
@@ -37,7 +37,7 @@ from router.routing.alias_targets import (
 )
 from router.routing.sticky_targets import Turn
 from router.states import BreakerState
-from router.types import PATH_COUNT_TOKENS, Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
+from router.types import Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
 """Length of a body above which its chain is computed in a thread, so that it delays no stream."""
@@ -109,7 +109,7 @@ class Tickets:
     ) -> InferenceRequest:
         """Reads the request and finds the models that may serve it. Raises `BadRequest`,
         `Forbidden`, `UnknownModel`."""
-        routing = parse_routing(body, continues=path == responses.PATH)
+        routing = parse_routing(body, continues=path == PATH_RESPONSES)
         request = InferenceRequest(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,
@@ -232,7 +232,7 @@ class Tickets:
     ) -> tuple[bool, str]:
         """Returns (True if the input refers to items that it does not repeat, id of the node that
         stores what the request continues; empty if the request is complete)."""
-        if path != responses.PATH:
+        if path != PATH_RESPONSES:
             return False, ""
         fleet = self._core.fleet
         items = await referred_items(routing.fields)
@@ -279,7 +279,7 @@ def _turn(request: InferenceRequest, chain: Chain | None) -> Turn:
     return Turn(
         scope=f"{request.caller.owner}/{request.route.alias!r}/",
         session=request_hints.short(request.hints.session),
-        stored_as=request.request_id if request.path == responses.PATH else "",
+        stored_as=request.request_id if request.path == PATH_RESPONSES else "",
         follows=_ticket_of(request.routing.previous_response_id),
         chain=chain,
     )

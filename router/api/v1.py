@@ -7,7 +7,16 @@ import logging
 import time
 from collections.abc import Awaitable
 
-from router.api import requests, responses
+from node.protocol.paths import (
+    PATH_CHAT,
+    PATH_COMPLETIONS,
+    PATH_COUNT_TOKENS,
+    PATH_MESSAGES,
+    PATH_MODELS,
+    PATH_REQUESTS,
+    PATH_RESPONSES,
+    dialect_of,
+)
 from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
 from router.api.bodies import ClientDisconnected, Scope
 from router.api.inference import Inference
@@ -16,24 +25,22 @@ from router.api.models import Models
 from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, send_node_response
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
-from router.client.error_dialects import dialect_of
 from router.core import Core
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownModel, UnknownPath
-from router.types import PATH_COUNT_TOKENS, Caller
+from router.types import Caller
 from serving.http.exchange import Receive, Send, mark_authenticated
 
 log = logging.getLogger("mlx_fleet.router")
 
 RELAYED_PATHS = frozenset(
     (
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/messages",
+        PATH_CHAT,
+        PATH_COMPLETIONS,
+        PATH_MESSAGES,
         PATH_COUNT_TOKENS,
-        responses.PATH,
+        PATH_RESPONSES,
     )
 )
-_MODELS = "/v1/models"
 
 
 class V1:
@@ -69,20 +76,20 @@ class V1:
             if scope["method"] != "POST":
                 raise MethodNotAllowed.at(path, ("POST",))
             return self._inference.serve(caller, scope, receive)
-        if _is_at(path, requests.PATH):
+        if _is_at(path, PATH_REQUESTS):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
             mark_authenticated(scope)
             return self._serve_requests(caller, scope, send)
         caller = self._core.keys.check(key, SCOPE_INFERENCE)
         mark_authenticated(scope)
-        if path.startswith(responses.PATH + "/"):
+        if path.startswith(PATH_RESPONSES + "/"):
             return self._responses.serve(caller, scope, send)
-        if _is_at(path, _MODELS):
+        if _is_at(path, PATH_MODELS):
             return self._show_models(scope, send)
         raise UnknownPath.at(path)
 
     async def _show_models(self, scope: Scope, send: Send) -> None:
-        name = scope["path"].removeprefix(_MODELS).removeprefix("/")
+        name = scope["path"].removeprefix(PATH_MODELS).removeprefix("/")
         try:
             body = self._models.one(name) if name else self._models.all()
         except UnknownModel:
@@ -94,7 +101,7 @@ class V1:
     # --- running requests ---
 
     async def _serve_requests(self, caller: Caller, scope: Scope, send: Send) -> None:
-        request_id = scope["path"].removeprefix(requests.PATH).removeprefix("/")
+        request_id = scope["path"].removeprefix(PATH_REQUESTS).removeprefix("/")
         if not request_id:
             check_method(scope, "GET")
             await send_json(send, self._running.list_for(caller))
@@ -105,7 +112,7 @@ class V1:
                 await send_json(send, {"id": request_id, "object": "request", "cancelled": True})
                 return
             view = self._running.node_of(request_id, caller)
-            target = f"{requests.PATH}/{request_id}"
+            target = f"{PATH_REQUESTS}/{request_id}"
             answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except asyncio.CancelledError:
             raise ShuttingDown from None

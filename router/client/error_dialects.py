@@ -1,42 +1,25 @@
 """Encodes the router's errors in the dialect of the requested path, as whole responses and as event
 data; `router.client.sse` makes events of the latter."""
 
-from enum import StrEnum
-
 from node.protocol.error_envelopes import anthropic_envelope, response_error
 from node.protocol.overflow import ANTHROPIC_WORDS
+from node.protocol.paths import ApiDialect, dialect_of
 from router.errors import ContextTooLong, RouterError
 from serving.http.refusals import Refusal
 
 
-class Dialect(StrEnum):
-    OPENAI = "openai"
-    RESPONSES = "responses"
-    """OpenAI's envelope with other events."""
-    ANTHROPIC = "anthropic"
-
-
-def dialect_of(path: str) -> Dialect:
-    """Returns the dialect of a path."""
-    if path == "/v1/messages" or path.startswith("/v1/messages/"):
-        return Dialect.ANTHROPIC
-    if path == "/v1/responses" or path.startswith("/v1/responses/"):
-        return Dialect.RESPONSES
-    return Dialect.OPENAI
-
-
-def id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
+def id_headers(request_id: str, dialect: ApiDialect) -> list[tuple[bytes, bytes]]:
     """Returns the request id under the header names that the dialect's clients expect."""
     value = request_id.encode()
     headers = [(b"x-request-id", value)]
-    if dialect is Dialect.ANTHROPIC:
+    if dialect is ApiDialect.ANTHROPIC:
         headers.append((b"request-id", value))
     return headers
 
 
-def error_body(error: RouterError, dialect: Dialect) -> bytes:
+def error_body(error: RouterError, dialect: ApiDialect) -> bytes:
     """Encodes the body of an HTTP error."""
-    return _anthropic_body(error) if dialect is Dialect.ANTHROPIC else error.body()
+    return _anthropic_body(error) if dialect is ApiDialect.ANTHROPIC else error.body()
 
 
 def refusal_body(refusal: Refusal, path: str) -> bytes:
@@ -46,10 +29,10 @@ def refusal_body(refusal: Refusal, path: str) -> bytes:
     return error_body(error, dialect_of(path))
 
 
-def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -> bytes:
+def event_body(error: RouterError, dialect: ApiDialect, sequence_number: int = 0) -> bytes:
     """Encodes the data of an in-band error. `sequence_number` is that of the event, in dialects
     that number events."""
-    if dialect is Dialect.RESPONSES:
+    if dialect is ApiDialect.RESPONSES:
         fields = {"code": error.code, "message": error.message, "param": error.param}
         return response_error(error.kind, {**fields, **error.standing()}, sequence_number)
     return error_body(error, dialect)

@@ -9,7 +9,8 @@ from node.protocol.messages import (
     HEADER_IGNORED,
     HEADER_PROMPT_TOKENS,
 )
-from router.client.error_dialects import Dialect, id_headers
+from node.protocol.paths import ApiDialect
+from router.client.error_dialects import id_headers
 from router.types import Lease, Ticket
 
 HEADER_CACHED = HEADER_CACHED_TOKENS.encode()
@@ -45,13 +46,13 @@ class NodeHead(NamedTuple):
     headers: dict[bytes, bytes]
 
 
-def early_headers(ticket: Ticket, dialect: Dialect) -> Headers:
+def early_headers(ticket: Ticket, dialect: ApiDialect) -> Headers:
     """Returns the headers of a stream that the router begins before a node responds."""
     return _STREAM_HEADERS + _fleet_headers(ticket, ticket.request_id, dialect)
 
 
 def relayed_headers(
-    ticket: Ticket, lease: Lease, node_name: str, head: NodeHead, dialect: Dialect
+    ticket: Ticket, lease: Lease, node_name: str, head: NodeHead, dialect: ApiDialect
 ) -> Headers:
     """Returns the headers of a node's response: the relayed ones and the router's own."""
     status, upstream = head
@@ -91,7 +92,7 @@ def _count(upstream: dict[bytes, bytes], header: bytes) -> int | None:
     return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None
 
 
-def _fleet_headers(ticket: Ticket, request_id: str, dialect: Dialect) -> Headers:
+def _fleet_headers(ticket: Ticket, request_id: str, dialect: ApiDialect) -> Headers:
     return [
         *id_headers(request_id, dialect),
         (b"x-fleet-model", ticket.model.encode("utf-8", "replace")),

@@ -11,7 +11,8 @@ from node.protocol import comments
 from node.protocol.error_envelopes import response_error
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event
-from router.client.error_dialects import Dialect, event_body
+from node.protocol.paths import ApiDialect
+from router.client.error_dialects import event_body
 from router.client.overflow_messages import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.types import Loading, Queued
@@ -89,10 +90,10 @@ def _decode_spoken(answer: bytes) -> _Spoken:
     return _decode_any_length(answer)
 
 
-def ping(dialect: Dialect, waits_for: Queued | Loading | None = None) -> bytes:
+def ping(dialect: ApiDialect, waits_for: Queued | Loading | None = None) -> bytes:
     """Encodes a keep-alive; a comment in it says what the request waits for."""
     comment = _comment(waits_for)
-    if dialect is not Dialect.ANTHROPIC:
+    if dialect is not ApiDialect.ANTHROPIC:
         return comment
     return ANTHROPIC_PING if waits_for is None else comment + ANTHROPIC_PING
 
@@ -237,25 +238,25 @@ def _failed_in(spoken: _Spoken) -> _ErrorFields | None:
     return spoken.response.error if isinstance(spoken.response, _Failed) else None
 
 
-def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> bytes:
+def error_event(error: RouterError, dialect: ApiDialect, after: bytes = b"") -> bytes:
     """Encodes the in-band error that ends a stream. `after` is what was sent last, for the sequence
     number."""
     number = 0
-    if dialect is Dialect.RESPONSES:
+    if dialect is ApiDialect.RESPONSES:
         number = max((int(each) + 1 for each in _NUMBER.findall(after)), default=0)
     return _event(event_body(error, dialect, number), dialect)
 
 
-def late_error(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes:
+def late_error(body: bytes, otherwise: RouterError, dialect: ApiDialect) -> bytes:
     """Encodes a node's error response as an event; if it lacks the dialect's envelope, encodes
     `otherwise` instead."""
     known = _event_of_answer(body, otherwise, dialect)
     return error_event(otherwise, dialect) if known is None else _event(known, dialect)
 
 
-def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes | None:
+def _event_of_answer(body: bytes, otherwise: RouterError, dialect: ApiDialect) -> bytes | None:
     try:
-        if dialect is Dialect.RESPONSES:
+        if dialect is ApiDialect.RESPONSES:
             error = _decode_spoken(body).error
             if not isinstance(error, _ErrorFields) or error.message is None:
                 return None
@@ -264,7 +265,7 @@ def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> b
         fields = _decode_fields(body)
     except _BROKEN:
         return None
-    if "error" not in fields or (dialect is Dialect.ANTHROPIC and "type" not in fields):
+    if "error" not in fields or (dialect is ApiDialect.ANTHROPIC and "type" not in fields):
         return None
     return b"".join(body.splitlines())
 
@@ -278,8 +279,8 @@ def fleet_comment(node: str, model: str, cached: bytes = b"", ignored: bytes = b
     return text + (b" ignored=" + ignored if ignored else b"") + b"\n\n"
 
 
-def _event(body: bytes, dialect: Dialect) -> bytes:
-    return event(body, "" if dialect is Dialect.OPENAI else "error")
+def _event(body: bytes, dialect: ApiDialect) -> bytes:
+    return event(body, "" if dialect is ApiDialect.OPENAI else "error")
 
 
 def _end_of_silence(events: bytes) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from node.protocol.paths import PATH_CHAT
 from router.commands.client import CommandFailed, RouterAccess, broken, not_running, refused, silent
 from router.commands.connection import CONNECT_TIMEOUT_S, RouterResponse
 
@@ -114,7 +115,7 @@ class Chat:
             body["temperature"] = temperature
         started_s = time.monotonic()
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+            with self._http.stream("POST", PATH_CHAT, json=body) as response:
                 if not response.is_success:
                     answer = RouterResponse(
                         str(response.url), response.status_code, response.read()

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from node.protocol.overflow import ANTHROPIC_WORDS
+from node.protocol.paths import ApiDialect
 from router.client import sse
-from router.client.error_dialects import Dialect, error_body
+from router.client.error_dialects import error_body
 from router.client.response_headers import HEADER_RETRY_AFTER
 from router.dispatch.dispatcher import Cut, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
@@ -60,9 +61,9 @@ def outcome_of(status: int, body: bytes = b"") -> str:
     return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED
 
 
-def in_envelope(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | None:
+def in_envelope(name: str, status: int, body: bytes, dialect: ApiDialect) -> bytes | None:
     """Returns a server's error in the dialect's envelope; None if clients can read it as it is."""
-    if status < 400 or dialect is Dialect.OPENAI:
+    if status < 400 or dialect is ApiDialect.OPENAI:
         return None
     if _is_to_respell(body, dialect):
         return error_body(sse.too_long_error(body), dialect)
@@ -76,7 +77,7 @@ def in_envelope(name: str, status: int, body: bytes, dialect: Dialect) -> bytes 
     return error_body(error, dialect)
 
 
-def in_dialect(events: bytes, dialect: Dialect) -> bytes | None:
+def in_dialect(events: bytes, dialect: ApiDialect) -> bytes | None:
     """Returns an error that begins a stream as an event that the dialect's clients recognize; None
     if there is none, or if they do so already."""
     body = sse.leading_too_long(events)
@@ -85,9 +86,9 @@ def in_dialect(events: bytes, dialect: Dialect) -> bytes | None:
     return sse.error_event(sse.too_long_error(body), dialect)
 
 
-def _is_to_respell(body: bytes, dialect: Dialect) -> bool:
+def _is_to_respell(body: bytes, dialect: ApiDialect) -> bool:
     """Returns True if the error says that the prompt is too long, in words that the dialect's
     clients do not recognize."""
-    if dialect is not Dialect.ANTHROPIC or not sse.is_too_long(body):
+    if dialect is not ApiDialect.ANTHROPIC or not sse.is_too_long(body):
         return False
     return not sse.error_message(body).startswith(ANTHROPIC_WORDS)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import (
     DeadlineExceeded,
@@ -35,15 +36,7 @@ from router.records.outcomes import (
 )
 from router.settings import CONNECT_TIMEOUT_S
 from router.states import KIND_AGENT
-from router.types import (
-    PATH_COUNT_TOKENS,
-    Caller,
-    Failure,
-    Lease,
-    NodeView,
-    Ticket,
-    Verdict,
-)
+from router.types import Caller, Failure, Lease, NodeView, Ticket, Verdict
 from router.upstream.foreign import ForeignResponse
 from router.upstream.http_failures import CutOff, NotConnected, UpstreamBroken
 from router.upstream.http_response import Response

@@ -1,7 +1,7 @@
 """The response to one request, as its client sees it."""
 
+from node.protocol.paths import dialect_of
 from router.client import response_headers, sse
-from router.client.error_dialects import dialect_of
 from router.client.keepalive_comments import KeepAlive
 from router.client.response_headers import NodeHead
 from router.dispatch.attempt_outcome import in_envelope

@@ -7,10 +7,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from node.protocol.chain.prefix import Fields
-from router.types import PATH_COUNT_TOKENS
+from node.protocol.paths import (
+    PATH_CHAT,
+    PATH_COMPLETIONS,
+    PATH_COUNT_TOKENS,
+    PATH_MESSAGES,
+    PATH_RESPONSES,
+)
 
-_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_MESSAGES, _RESPONSES = "/v1/messages", "/v1/responses"
 _SAMPLING = (
     "temperature",
     "top_p",
@@ -66,7 +70,7 @@ _COUNTED = {
     **_KWARGS_PLACE,
 }
 _PLACES: Mapping[str, Mapping[str, _Place]] = {
-    _CHAT: {
+    PATH_CHAT: {
         **_SAMPLED,
         "max_tokens": _Place(("max_tokens",), ("max_completion_tokens",)),
         "stop": _Place(("stop",)),
@@ -75,12 +79,12 @@ _PLACES: Mapping[str, Mapping[str, _Place]] = {
         "max_thinking_tokens": _Place(("max_thinking_tokens",), _BUDGETS),
         **_KWARGS_PLACE,
     },
-    _COMPLETIONS: {
+    PATH_COMPLETIONS: {
         **_SAMPLED,
         "max_tokens": _Place(("max_tokens",), ("max_completion_tokens",)),
         "stop": _Place(("stop",)),
     },
-    _RESPONSES: {
+    PATH_RESPONSES: {
         **_SAMPLED,
         "max_tokens": _Place(("max_output_tokens",)),
         "stop": _Place(("stop",)),
@@ -89,7 +93,7 @@ _PLACES: Mapping[str, Mapping[str, _Place]] = {
         "max_thinking_tokens": _Place(("max_thinking_tokens",), _BUDGETS),
         **_KWARGS_PLACE,
     },
-    _MESSAGES: {
+    PATH_MESSAGES: {
         **_SAMPLED,
         "temperature": _Place(("temperature",), (), lambda value: min(value, 1)),
         "max_tokens": _Place(("max_tokens",)),
@@ -119,7 +123,7 @@ def _spelled_for(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
     """Spells an effort of `none` as `enable_thinking: false` in Anthropic's dialect, which lacks
     it."""
     is_off = defaults.get("reasoning_effort") == _OFF
-    if not is_off or path not in (_MESSAGES, PATH_COUNT_TOKENS):
+    if not is_off or path not in (PATH_MESSAGES, PATH_COUNT_TOKENS):
         return defaults
     others = {name: value for name, value in defaults.items() if name != "reasoning_effort"}
     return {**others, "enable_thinking": False}

@@ -23,7 +23,7 @@ from hashlib import blake2b
 import msgspec
 
 from node.protocol.chain.prefix import Fields
-from router.client.error_dialects import Dialect, dialect_of
+from node.protocol.paths import ApiDialect, dialect_of
 from router.errors import BadRequest, Forbidden
 from router.types import Caller, Hints, Priority
 
@@ -189,7 +189,7 @@ def _deadline_s(value: bytes | None) -> float:
 
 def _session_of_body(fields: Fields, path: str) -> tuple[str, str]:
     """(session, parent)"""
-    if dialect_of(path) is not Dialect.ANTHROPIC:
+    if dialect_of(path) is not ApiDialect.ANTHROPIC:
         session = _text(fields.get("prompt_cache_key"))
         return (session, "") if session else ("", _text(fields.get("user")))
     user = _text(_user_id(fields.get("metadata")))

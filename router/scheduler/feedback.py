@@ -4,10 +4,11 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.node_state import Books, OpenLease
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.sessions import Session, Sessions
-from router.types import PATH_COUNT_TOKENS, Lease, Verdict
+from router.types import Lease, Verdict
 
 MAX_UNJUDGED = 4096
 """Limit of ended leases whose verdict is outstanding."""

@@ -7,13 +7,14 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
 from router.scheduler.node_state import Books
 from router.scheduler.rates import Rates, tokens_per_byte
 from router.scheduler.residency import can_load, displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
-from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
+from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
 
 PIPELINE_S = 0.25
 """A node gets more prefill while it has no more than this ahead of it, so that it does not run dry

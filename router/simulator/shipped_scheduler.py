@@ -15,6 +15,7 @@ from node.protocol.messages import (
     ModelStatus,
     NodeStatus,
 )
+from node.protocol.paths import PATH_CHAT
 from router.scheduler.scheduler import Scheduler
 from router.simulator.node import FirstToken, Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move, Retry
@@ -90,7 +91,7 @@ class ShippedScheduler:
         ticket = Ticket(
             request_id=str(call.number),
             caller=_CALLER,
-            path="/v1/chat/completions",
+            path=PATH_CHAT,
             requested_model=call.model,
             model=call.model,
             stream=True,

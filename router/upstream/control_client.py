@@ -35,6 +35,7 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.protocol.names import is_name
+from node.protocol.paths import PATH_MODELS
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.upstream.credentials import NodeCredential
@@ -154,7 +155,7 @@ class ControlClient:
     async def foreign_models(self) -> list[str]:
         """Lists the model ids of a third-party server, at most `MAX_FOREIGN_MODELS`; ids that are
         not valid names are skipped. Raises what `status` raises."""
-        body = await self._control("GET", "/v1/models")
+        body = await self._control("GET", PATH_MODELS)
         if body.count(b",") > _LIST_COMMAS:
             raise NodeRefused(f"{self.url}/v1/models lists more than {_LIST_COMMAS:,} values.")
         try:

@@ -10,12 +10,13 @@ import msgspec
 from node.protocol.bounds import Tokens as TokenCount
 from node.protocol.chain.prefix import read_fields
 from node.protocol.messages import Finished, FinishReason
+from node.protocol.paths import PATH_CHAT, PATH_COMPLETIONS
 from router.client import sse
 from router.types import Lease, Tokens
 from router.upstream import foreign_events
 from router.upstream.foreign_events import Ending
 
-COUNT_ON_REQUEST_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+COUNT_ON_REQUEST_PATHS = frozenset((PATH_CHAT, PATH_COMPLETIONS))
 """Paths whose streams have token counts only on request."""
 REFUSAL_STATUSES = frozenset((400, 422))
 _FIELD = "stream_options"

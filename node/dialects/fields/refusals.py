@@ -16,6 +16,7 @@ from node.dialects.fields.field_table import (
     unsupported,
 )
 from node.errors import Unsupported
+from node.protocol.paths import PATH_RESPONSES
 
 
 def is_empty(value: object) -> bool:
@@ -29,7 +30,7 @@ def renamed(name: str, here: str) -> Refusal:
     return Refusal(is_empty, "null or empty", f"{name} is called {here} here.")
 
 
-def elsewhere(name: str, path: str = "/v1/responses") -> Refusal:
+def elsewhere(name: str, path: str = PATH_RESPONSES) -> Refusal:
     """Refuses a field that only `path` has."""
     return Refusal(is_empty, "null or empty", f"Only {path} supports {name}.")
 

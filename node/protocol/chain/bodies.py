@@ -32,9 +32,7 @@ from node.protocol.chain.tools import (
 )
 from node.protocol.chain.volatile import without_volatile_lines
 from node.protocol.media import line_of
-
-PATH_COMPLETIONS = "/v1/completions"
-PATH_RESPONSES = "/v1/responses"
+from node.protocol.paths import PATH_CHAT, PATH_COMPLETIONS, PATH_MESSAGES, PATH_RESPONSES
 
 
 class ResponseOutput(NamedTuple):
@@ -272,9 +270,9 @@ def _anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    "/v1/chat/completions": Dialect(_chat_preamble, _messages, _chat_forms),
+    PATH_CHAT: Dialect(_chat_preamble, _messages, _chat_forms),
     PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_forms, has_list=False),
-    "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_forms),
+    PATH_MESSAGES: Dialect(_anthropic_preamble, _messages, _anthropic_forms),
     PATH_RESPONSES: Dialect(response_preamble, response_items, response_forms),
 }
 """Dialects by path. Paths of endpoints that prefill nothing are missing."""

@@ -4,13 +4,14 @@ from typing import Any
 
 from pydantic import Field
 
+from node.protocol.paths import PATH_CHAT
 from router.api.admin.views import RequestBody, Row
 
 
 class ExplainBody(RequestBody):
     """A request as a client would send it."""
 
-    path: str = "/v1/chat/completions"
+    path: str = PATH_CHAT
     headers: dict[str, str] = Field(default_factory=dict)
     body: dict[str, Any]
 

@@ -6,8 +6,8 @@ from node.dialects.chat.answer import ChatWriter
 from node.dialects.completions.completions import CompletionWriter
 from node.dialects.responses.events import ResponseWriter
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event, event_head
+from node.protocol.paths import ApiDialect
 from router.client import sse
-from router.client.error_dialects import Dialect
 
 
 def test_an_event_has_its_data_and_perhaps_a_type() -> None:
@@ -17,7 +17,7 @@ def test_an_event_has_its_data_and_perhaps_a_type() -> None:
 
 
 def test_an_idle_interval_looks_the_same_from_both_sides() -> None:
-    assert MessageWriter.keep_alive == sse.ping(Dialect.ANTHROPIC) == ANTHROPIC_PING
+    assert MessageWriter.keep_alive == sse.ping(ApiDialect.ANTHROPIC) == ANTHROPIC_PING
     for writer in (ChatWriter, CompletionWriter, ResponseWriter):
         assert writer.keep_alive == KEEP_ALIVE
-    assert sse.ping(Dialect.OPENAI) == sse.ping(Dialect.RESPONSES) == KEEP_ALIVE
+    assert sse.ping(ApiDialect.OPENAI) == sse.ping(ApiDialect.RESPONSES) == KEEP_ALIVE

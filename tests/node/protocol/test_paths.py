@@ -1,9 +1,9 @@
-"""What is said to whom a base URL has led astray."""
+"""Paths: their dialects, and hints for requests from a wrong base URL."""
 
 import pytest
 
 from node.errors import UnknownPath
-from node.protocol.paths import hint
+from node.protocol.paths import ApiDialect, dialect_of, hint
 from router.errors import UnknownPath as RouterUnknownPath
 
 RULE = "OpenAI's clients take a base URL that ends in /v1, Anthropic's the URL without it."
@@ -26,3 +26,21 @@ def test_other_paths_get_no_hint(path: str) -> None:
 
 def test_a_path_is_repeated_no_further_than_anybody_reads() -> None:
     assert len(hint("/models/" + "a" * 10_000)) < 400
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/v1/chat/completions", ApiDialect.OPENAI),
+        ("/v1/completions", ApiDialect.OPENAI),
+        ("/v1/models", ApiDialect.OPENAI),
+        ("/v1/messagesx", ApiDialect.OPENAI),
+        ("/v1/responses", ApiDialect.RESPONSES),
+        ("/v1/responses/resp_1/cancel", ApiDialect.RESPONSES),
+        ("/v1/messages", ApiDialect.ANTHROPIC),
+        ("/v1/messages/count_tokens", ApiDialect.ANTHROPIC),
+        ("/v1/messages/nothing", ApiDialect.ANTHROPIC),
+    ],
+)
+def test_the_path_tells_the_dialect(path: str, dialect: ApiDialect) -> None:
+    assert dialect_of(path) is dialect

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from node.protocol.overflow import Overflow
-from router.client.error_dialects import Dialect, dialect_of, error_body, event_body, refusal_body
+from node.protocol.paths import ApiDialect
+from router.client.error_dialects import error_body, event_body, refusal_body
 from router.errors import (
     BadRequest,
     ContextTooLong,
@@ -21,29 +22,11 @@ from serving.http.refusals import NotARequest, Refusal, RequestTimeout
 from tests.router.test_errors import ALL
 
 
-@pytest.mark.parametrize(
-    ("path", "dialect"),
-    [
-        ("/v1/chat/completions", Dialect.OPENAI),
-        ("/v1/completions", Dialect.OPENAI),
-        ("/v1/models", Dialect.OPENAI),
-        ("/v1/messagesx", Dialect.OPENAI),
-        ("/v1/responses", Dialect.RESPONSES),
-        ("/v1/responses/resp_1/cancel", Dialect.RESPONSES),
-        ("/v1/messages", Dialect.ANTHROPIC),
-        ("/v1/messages/count_tokens", Dialect.ANTHROPIC),
-        ("/v1/messages/nothing", Dialect.ANTHROPIC),
-    ],
-)
-def test_the_path_tells_the_dialect(path: str, dialect: Dialect) -> None:
-    assert dialect_of(path) is dialect
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_has_an_anthropic_envelope(kind: type[RouterError]) -> None:
     error = kind()
     error.request_id = "req_1"
-    answer = json.loads(error_body(error, Dialect.ANTHROPIC))
+    answer = json.loads(error_body(error, ApiDialect.ANTHROPIC))
     assert set(answer) == {"type", "error", "request_id"}
     assert (answer["type"], answer["request_id"]) == ("error", "req_1")
     assert set(answer["error"]) == {"type", "message"}
@@ -55,9 +38,9 @@ def test_a_prompt_that_is_too_long_is_told_in_each_dialect_s_words() -> None:
     overflow = Overflow(9, 8)
     error = ContextTooLong(overflow=overflow, param="messages")
     for told in (error_body, event_body):
-        said = json.loads(told(error, Dialect.ANTHROPIC))["error"]
+        said = json.loads(told(error, ApiDialect.ANTHROPIC))["error"]
         assert said == {"type": "invalid_request_error", "message": overflow.anthropic}
-        said = json.loads(told(error, Dialect.OPENAI))["error"]
+        said = json.loads(told(error, ApiDialect.OPENAI))["error"]
         assert said["message"] == overflow.openai
         assert said["code"] == "context_length_exceeded"
 
@@ -82,7 +65,7 @@ def test_a_prompt_that_is_too_long_is_told_in_each_dialect_s_words() -> None:
 def test_the_status_tells_anthropic_s_type(status: int, kind: str) -> None:
     error = RouterError("No.")
     error.status = status
-    answer = json.loads(error_body(error, Dialect.ANTHROPIC))
+    answer = json.loads(error_body(error, ApiDialect.ANTHROPIC))
     assert answer["error"] == {"type": kind, "message": "No."}
     assert "request_id" not in answer
 
@@ -93,11 +76,11 @@ def test_the_status_tells_anthropic_s_type(status: int, kind: str) -> None:
 )
 def test_anthropic_s_message_names_the_field(message: str, told: str) -> None:
     error = BadRequest(message, param="temperature")
-    assert json.loads(error_body(error, Dialect.ANTHROPIC))["error"]["message"] == told
+    assert json.loads(error_body(error, ApiDialect.ANTHROPIC))["error"]["message"] == told
 
 
-@pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
-def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", [ApiDialect.OPENAI, ApiDialect.RESPONSES])
+def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: ApiDialect) -> None:
     error = BadRequest("No.", param="x")
     assert error_body(error, dialect) == error.body()
 
@@ -106,11 +89,11 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> Non
     ("dialect", "said"),
     [
         (
-            Dialect.OPENAI,
+            ApiDialect.OPENAI,
             {"error": {"message": "Gone.", "type": "server_error", "param": None, "code": "c"}},
         ),
         (
-            Dialect.RESPONSES,
+            ApiDialect.RESPONSES,
             {
                 "type": "error",
                 "code": "c",
@@ -126,7 +109,7 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> Non
             },
         ),
         (
-            Dialect.ANTHROPIC,
+            ApiDialect.ANTHROPIC,
             {
                 "type": "error",
                 "error": {"type": "api_error", "message": "Gone."},
@@ -134,23 +117,23 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> Non
         ),
     ],
 )
-def test_an_event_says_the_error_in_its_dialect(dialect: Dialect, said: dict[str, Any]) -> None:
+def test_an_event_says_the_error_in_its_dialect(dialect: ApiDialect, said: dict[str, Any]) -> None:
     error = NodeFailed("Gone.")
     error.code = "c"
     assert json.loads(event_body(error, dialect, 7)) == said
 
 
 @pytest.mark.parametrize("kind", [QueueFull, DeadlineExceeded])
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", ApiDialect)
 def test_where_a_request_stood_is_said_within_the_error(
-    kind: type[RouterError], dialect: Dialect
+    kind: type[RouterError], dialect: ApiDialect
 ) -> None:
     error = kind()
     error.position, error.estimated_wait_s = 3, 12.0
     standing = {"position": 3, "estimated_wait_s": 12.0}
     assert json.loads(error_body(error, dialect))["error"].items() >= standing.items()
     event = json.loads(event_body(error, dialect))
-    told = event if dialect is Dialect.RESPONSES else event["error"]
+    told = event if dialect is ApiDialect.RESPONSES else event["error"]
     assert told.items() >= standing.items()
 
 
@@ -164,7 +147,7 @@ def test_where_a_request_stood_is_said_within_the_error(
 def test_what_the_queue_refuses_has_a_type_in_each_dialect(
     kind: type[RouterError], told: tuple[str, str]
 ) -> None:
-    bodies = [error_body(kind(), each) for each in (Dialect.OPENAI, Dialect.ANTHROPIC)]
+    bodies = [error_body(kind(), each) for each in (ApiDialect.OPENAI, ApiDialect.ANTHROPIC)]
     assert tuple(json.loads(body)["error"]["type"] for body in bodies) == told
 
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
+from node.protocol.paths import ApiDialect
 from router.client import response_headers
-from router.client.error_dialects import Dialect
 from router.client.response_headers import NodeHead
 from tests.router.conftest import lease, ticket
 
@@ -24,7 +24,7 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
     granted = replace(lease(), predicted_tokens=20, granted_s=asked.arrived_s + 0.25)
     headers = dict(
         response_headers.relayed_headers(
-            asked, granted, "studio", NodeHead(200, UPSTREAM), Dialect.OPENAI
+            asked, granted, "studio", NodeHead(200, UPSTREAM), ApiDialect.OPENAI
         )
     )
     request_id = headers.pop(b"x-request-id")
@@ -58,7 +58,7 @@ def test_whether_to_try_again_is_what_the_node_says_or_else_its_status(
     status: int, upstream: dict[bytes, bytes], told: bytes | None
 ) -> None:
     head = NodeHead(status, upstream)
-    headers = response_headers.relayed_headers(ticket(), lease(), "studio", head, Dialect.OPENAI)
+    headers = response_headers.relayed_headers(ticket(), lease(), "studio", head, ApiDialect.OPENAI)
     said = [value for name, value in headers if name == b"x-should-retry"]
     assert said == ([] if told is None else [told])
 
@@ -80,7 +80,7 @@ def test_no_more_is_predicted_than_the_prompt_has_that_could_be_cached(
 
 
 def test_a_head_that_the_router_sends_first_names_no_node() -> None:
-    headers = dict(response_headers.early_headers(ticket(), Dialect.ANTHROPIC))
+    headers = dict(response_headers.early_headers(ticket(), ApiDialect.ANTHROPIC))
     assert headers[b"content-type"].startswith(b"text/event-stream")
     assert headers[b"request-id"] == headers[b"x-request-id"] == ticket().request_id.encode()
     assert b"x-fleet-node" not in headers

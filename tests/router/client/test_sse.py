@@ -7,8 +7,9 @@ import pytest
 
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
+from node.protocol.paths import ApiDialect
 from router.client import sse
-from router.client.error_dialects import Dialect, event_body
+from router.client.error_dialects import event_body
 from router.errors import NodeFailed
 from router.types import Loading, Queued
 
@@ -28,15 +29,15 @@ PING_EVENT = b'event: ping\ndata: {"type": "ping"}\n\n'
     ],
 )
 def test_silence_says_what_is_waited_for(waits_for: Queued | Loading, comment: bytes) -> None:
-    assert sse.ping(Dialect.OPENAI, waits_for) == comment
-    assert sse.ping(Dialect.RESPONSES, waits_for) == comment
-    assert sse.ping(Dialect.ANTHROPIC, waits_for) == comment + PING_EVENT
-    assert not sse.has_event(sse.ping(Dialect.ANTHROPIC, waits_for))
+    assert sse.ping(ApiDialect.OPENAI, waits_for) == comment
+    assert sse.ping(ApiDialect.RESPONSES, waits_for) == comment
+    assert sse.ping(ApiDialect.ANTHROPIC, waits_for) == comment + PING_EVENT
+    assert not sse.has_event(sse.ping(ApiDialect.ANTHROPIC, waits_for))
 
 
 def test_silence_of_which_nothing_is_known_is_filled_all_the_same() -> None:
-    assert sse.ping(Dialect.OPENAI) == b": keep-alive\n\n"
-    assert sse.ping(Dialect.ANTHROPIC) == PING_EVENT
+    assert sse.ping(ApiDialect.OPENAI) == b": keep-alive\n\n"
+    assert sse.ping(ApiDialect.ANTHROPIC) == PING_EVENT
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
         )
         assert sse.error_message(answer) == said
         assert sse.is_too_long(answer) is bool(said)
-    assert OTHERWISE.message.encode() in sse.late_error(answer, OTHERWISE, Dialect.RESPONSES)
+    assert OTHERWISE.message.encode() in sse.late_error(answer, OTHERWISE, ApiDialect.RESPONSES)
 
 
 def test_only_the_beginning_of_a_message_is_looked_at() -> None:
@@ -153,11 +154,11 @@ def test_comments_and_pings_are_not_content(events: bytes, content: bool) -> Non
     assert sse.has_event(events) is content
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-def test_what_fills_silence_is_no_content(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", ApiDialect)
+def test_what_fills_silence_is_no_content(dialect: ApiDialect) -> None:
     ping = sse.ping(dialect)
     assert not sse.has_event(ping) and sse.split(ping) == (ping, b"")
-    assert (b"event: ping" in ping) == (dialect is Dialect.ANTHROPIC)
+    assert (b"event: ping" in ping) == (dialect is ApiDialect.ANTHROPIC)
 
 
 ERROR = b'{"error":{"message":"No.","type":"server_error"}}'
@@ -220,16 +221,16 @@ def test_a_response_that_has_failed_tells_its_error() -> None:
     assert sse.leading_too_long(event) is None
 
 
-def said(event: bytes, dialect: Dialect) -> Any:
+def said(event: bytes, dialect: ApiDialect) -> Any:
     """What one error event says."""
-    name = b"" if dialect is Dialect.OPENAI else b"event: error\n"
+    name = b"" if dialect is ApiDialect.OPENAI else b"event: error\n"
     assert event.startswith(name + b"data: ") and event.endswith(b"}\n\n")
     assert event.count(b"\n") == name.count(b"\n") + 2
     return json.loads(event[len(name) + 6 :])
 
 
-@pytest.mark.parametrize("dialect", Dialect)
-def test_an_error_event_is_one_event_of_its_dialect(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", ApiDialect)
+def test_an_error_event_is_one_event_of_its_dialect(dialect: ApiDialect) -> None:
     error = NodeFailed("Gone.")
     event = said(sse.error_event(error, dialect), dialect)
     assert event == json.loads(event_body(error, dialect))
@@ -244,23 +245,23 @@ def test_an_error_event_is_one_event_of_its_dialect(dialect: Dialect) -> None:
     ],
 )
 def test_an_error_event_of_a_response_stream_is_counted_on(after: bytes, number: int) -> None:
-    event = sse.error_event(NodeFailed(), Dialect.RESPONSES, after)
-    assert said(event, Dialect.RESPONSES)["sequence_number"] == number
+    event = sse.error_event(NodeFailed(), ApiDialect.RESPONSES, after)
+    assert said(event, ApiDialect.RESPONSES)["sequence_number"] == number
 
 
 @pytest.mark.parametrize(
     "body", [b'{"error":{"message":"full"}}', b'{\n "error": {\r\n"a": 1}\n}\n']
 )
 def test_a_node_s_error_becomes_one_event_however_it_is_laid_out(body: bytes) -> None:
-    event = sse.late_error(body, OTHERWISE, Dialect.OPENAI)
-    assert said(event, Dialect.OPENAI) == json.loads(body)
+    event = sse.late_error(body, OTHERWISE, ApiDialect.OPENAI)
+    assert said(event, ApiDialect.OPENAI) == json.loads(body)
 
 
 def test_a_node_s_error_becomes_an_event_of_its_dialect() -> None:
-    event = sse.late_error(ANTHROPIC, OTHERWISE, Dialect.ANTHROPIC)
-    assert said(event, Dialect.ANTHROPIC) == json.loads(ANTHROPIC)
+    event = sse.late_error(ANTHROPIC, OTHERWISE, ApiDialect.ANTHROPIC)
+    assert said(event, ApiDialect.ANTHROPIC) == json.loads(ANTHROPIC)
     body = b'{"error":{"message":"No.","type":"server_error","param":"p","code":"c"}}'
-    assert said(sse.late_error(body, OTHERWISE, Dialect.RESPONSES), Dialect.RESPONSES) == {
+    assert said(sse.late_error(body, OTHERWISE, ApiDialect.RESPONSES), ApiDialect.RESPONSES) == {
         "type": "error",
         "code": "c",
         "message": "No.",
@@ -270,12 +271,12 @@ def test_a_node_s_error_becomes_an_event_of_its_dialect() -> None:
     }
 
 
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", ApiDialect)
 @pytest.mark.parametrize(
     "body", [b"", b"Internal Server Error", b'{"detail":"x"}', b"[1]", b"\xff", b"[" * 99999]
 )
 def test_an_answer_outside_the_envelope_becomes_the_router_s_error(
-    body: bytes, dialect: Dialect
+    body: bytes, dialect: ApiDialect
 ) -> None:
     assert sse.late_error(body, OTHERWISE, dialect) == sse.error_event(OTHERWISE, dialect)
 
@@ -283,13 +284,13 @@ def test_an_answer_outside_the_envelope_becomes_the_router_s_error(
 @pytest.mark.parametrize(
     ("body", "dialect"),
     [
-        (b'{"error":"No."}', Dialect.RESPONSES),
-        (b'{"error":{"code":"c"}}', Dialect.RESPONSES),
-        (ERROR, Dialect.ANTHROPIC),
+        (b'{"error":"No."}', ApiDialect.RESPONSES),
+        (b'{"error":{"code":"c"}}', ApiDialect.RESPONSES),
+        (ERROR, ApiDialect.ANTHROPIC),
     ],
 )
 def test_another_dialect_s_envelope_becomes_the_router_s_error(
-    body: bytes, dialect: Dialect
+    body: bytes, dialect: ApiDialect
 ) -> None:
     assert sse.late_error(body, OTHERWISE, dialect) == sse.error_event(OTHERWISE, dialect)
 

@@ -6,7 +6,7 @@ import pytest
 
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
-from router.client.error_dialects import Dialect
+from node.protocol.paths import ApiDialect
 from router.dispatch.attempt_outcome import (
     MAX_EXCERPT_CHARS,
     ErrorResponse,
@@ -25,11 +25,11 @@ TEXT = b"404 page\n not found\n"
 
 def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
     said = "The node a answered with status 404: 404 page not found"
-    told = json.loads(in_envelope("a", 404, TEXT, Dialect.ANTHROPIC) or b"")
+    told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
     assert told == {"type": "error", "error": {"type": "not_found_error", "message": said}}
-    told = json.loads(in_envelope("a", 404, TEXT, Dialect.RESPONSES) or b"")
+    told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
     assert (told["error"]["message"], told["error"]["code"]) == (said, "node_refused")
-    told = json.loads(in_envelope("a", 500, b"", Dialect.RESPONSES) or b"")
+    told = json.loads(in_envelope("a", 500, b"", ApiDialect.RESPONSES) or b"")
     assert told["error"]["message"] == "The node a answered with status 500."
     assert told["error"]["code"] == "node_failed"
 
@@ -51,14 +51,14 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients
     server: str,
 ) -> None:
     error = {"type": "invalid_request_error", "message": SPELLED[server]}
-    whole = json.loads(in_envelope("a", 400, TOO_LONG[server], Dialect.ANTHROPIC) or b"")
+    whole = json.loads(in_envelope("a", 400, TOO_LONG[server], ApiDialect.ANTHROPIC) or b"")
     assert whole == {"type": "error", "error": error}
-    event = in_dialect(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", Dialect.ANTHROPIC) or b""
+    event = in_dialect(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", ApiDialect.ANTHROPIC) or b""
     assert json.loads(event.removeprefix(b"event: error\ndata: ")) == whole
 
 
-@pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
-def test_others_know_it_by_the_server_s_own(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", [ApiDialect.OPENAI, ApiDialect.RESPONSES])
+def test_others_know_it_by_the_server_s_own(dialect: ApiDialect) -> None:
     assert in_envelope("a", 400, VLLM, dialect) is None
     assert in_dialect(b"data: " + VLLM + b"\n\n", dialect) is None
 
@@ -66,27 +66,27 @@ def test_others_know_it_by_the_server_s_own(dialect: Dialect) -> None:
 def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     body = json.dumps({"type": "error", "error": error}).encode()
-    assert in_envelope("a", 400, body, Dialect.ANTHROPIC) is None
-    assert in_dialect(b"event: error\ndata: " + body + b"\n\n", Dialect.ANTHROPIC) is None
-    assert in_dialect(b'event: message_start\ndata: {"type":"x"}\n\n', Dialect.ANTHROPIC) is None
+    assert in_envelope("a", 400, body, ApiDialect.ANTHROPIC) is None
+    assert in_dialect(b"event: error\ndata: " + body + b"\n\n", ApiDialect.ANTHROPIC) is None
+    assert in_dialect(b'event: message_start\ndata: {"type":"x"}\n\n', ApiDialect.ANTHROPIC) is None
 
 
 def test_a_long_page_is_cut() -> None:
-    told = json.loads(in_envelope("a", 400, b"\xff" * 9999, Dialect.RESPONSES) or b"")
+    told = json.loads(in_envelope("a", 400, b"\xff" * 9999, ApiDialect.RESPONSES) or b"")
     assert told["error"]["message"].endswith("400: " + "\ufffd" * MAX_EXCERPT_CHARS)
 
 
 @pytest.mark.parametrize(
     ("status", "body", "dialect"),
     [
-        (200, TEXT, Dialect.ANTHROPIC),
-        (404, TEXT, Dialect.OPENAI),
-        (404, b'{"error":"No."}', Dialect.ANTHROPIC),
-        (404, b'{"error":{"message":"No."}}', Dialect.RESPONSES),
+        (200, TEXT, ApiDialect.ANTHROPIC),
+        (404, TEXT, ApiDialect.OPENAI),
+        (404, b'{"error":"No."}', ApiDialect.ANTHROPIC),
+        (404, b'{"error":{"message":"No."}}', ApiDialect.RESPONSES),
     ],
 )
 def test_what_the_caller_can_read_stays_as_it_is(
-    status: int, body: bytes, dialect: Dialect
+    status: int, body: bytes, dialect: ApiDialect
 ) -> None:
     assert in_envelope("a", status, body, dialect) is None
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from node.protocol.chain.prefix import read_fields
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.api.bodies import with_model
 from router.routing.alias_defaults import with_defaults
-from router.types import PATH_COUNT_TOKENS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"

@@ -17,10 +17,10 @@ from node.dialects.completions.completions import read_completion
 from node.dialects.responses.body import read_responses
 from node.errors import NodeError
 from node.protocol.chain.prefix import read_fields
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.api.admin.alias_views import Defaults
 from router.api.bodies import with_model
 from router.routing.alias_defaults import with_defaults
-from router.types import PATH_COUNT_TOKENS
 
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 EFFORTS = ("none", "minimal", "low", "high", "max")

@@ -7,12 +7,12 @@ from math import inf
 import pytest
 from msgspec.structs import replace
 
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.admission import SCAN_INTERVAL_S
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.queue_scan import SCAN_TICKETS
 from router.scheduler.rejects import MAX_RETRY_AFTER_S, RETRY_AFTER_S
 from router.types import (
-    PATH_COUNT_TOKENS,
     Action,
     Caller,
     Failure,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.node_state import LINGER_S
 from router.scheduler.rates import PRIOR_SERVICE_S
-from router.types import PATH_COUNT_TOKENS, Action
+from router.types import Action
 from tests.router.conftest import node_status, node_view
 from tests.router.scheduler.fleet import Fleet, agents, asking, cached_model, granted, queued
 
