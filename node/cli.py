@@ -12,7 +12,9 @@ import typer
 
 from node.errors import NodeError, StartError
 from node.settings import Settings
-from serving.setting import BadSetting, help_of
+from serving.errors import CannotStart
+from serving.setting import help_of
+from serving.terminal.cli_version import version_option
 from serving.terminal.output import put, shown
 from serving.terminal.setting_options import with_settings
 from serving.terminal.verbs import Verbs
@@ -40,24 +42,9 @@ Token = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
 
-def _show_version(is_requested: bool) -> None:
-    if is_requested:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as version_of
-
-        try:
-            version = version_of("mlx-fleet")
-        except PackageNotFoundError:
-            version = "(not installed)"
-        put(f"{NAME} {version}")
-        raise typer.Exit
-
-
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
-    ] = False,
+    version: Annotated[bool, version_option(NAME)] = False,
 ) -> None:
     pass
 
@@ -289,7 +276,7 @@ def _run(arguments: list[str] | None) -> int:
         code = app(args=arguments, prog_name=NAME, standalone_mode=False)
     except StartError as error:
         return _failed(error.message, 2)
-    except BadSetting as error:
+    except CannotStart as error:
         return _failed(str(error), 2)
     except NodeError as error:
         return _failed(error.message, 1)

@@ -161,12 +161,6 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
     return own_machine.default_home("router", os.environ if environ is None else environ)
 
 
-def home_of_environment() -> Path:
-    """`$MLX_FLEET_ROUTER_HOME`, or the default."""
-    home = os.environ.get("MLX_FLEET_ROUTER_HOME")
-    return Path(home).expanduser() if home else default_home()
-
-
 def key_of_environment() -> str:
     """Returns the value of `$MLX_FLEET_KEY` for a command; empty if it is not set."""
     return os.environ.get(ENV_KEY, "").strip()
@@ -178,3 +172,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         return ENVIRONMENT.read(os.environ if environ is None else environ)
     except BadSetting as error:
         raise StartError(str(error)) from None
+
+
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """Reads settings from options (None if not given), environment and defaults. Raises
+    `StartError`."""
+    given = {name: value for name, value in options.items() if value is not None}
+    values: dict[str, Any] = {"home": default_home(), **read_environment(), **given}
+    return Settings(**values)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
+from serving.errors import CannotStart
 from serving.variables import misspelt
 
 
-class BadSetting(Exception):
-    """A setting's name or value is not valid; the message is a sentence for people."""
+class BadSetting(CannotStart):
+    """A setting's name or value is not valid."""
 
 
 Read = Callable[[str, str], Any]

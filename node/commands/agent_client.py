@@ -11,9 +11,10 @@ import httpx
 from rich.progress import Progress
 
 from node.commands.configuration import read_settings
-from node.errors import NodeError, StartError
+from node.errors import NodeError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
 from serving.own_machine import is_loopback
+from serving.server_url import own_url, read_url
 from serving.terminal.error_text import error_text
 from serving.terminal.output import put
 
@@ -40,23 +41,17 @@ def find_server(
     home: Path | None, url: str | None, key: str | None, *, is_spare: bool = False
 ) -> ServerAddress:
     """The server at `url`, or this machine's agent, whose token is sent to no other machine. A key
-    that `is_spare` does not replace that token. Raises `StartError` and `CommandFailed`."""
+    that `is_spare` does not replace that token. Raises `StartError`, `BadSetting` and
+    `CommandFailed`."""
     settings = read_settings({"home": home})
     if url is None:
         if is_spare or key is None:
             key = _token(settings.token_file) or key
-        # An agent that listens at all addresses can be reached at this one, too.
-        host = settings.host if is_loopback(settings.host) else "127.0.0.1"
-        url = (
-            f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-        )
-    url = url if "://" in url else f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise StartError(f"{url!r} is not an address; one looks like http://127.0.0.1:8801.")
-    if key is None and is_loopback(parts.hostname):
+        url = own_url(settings.host, settings.port)
+    url = read_url(url, "http://127.0.0.1:8801")
+    if key is None and is_loopback(urlsplit(url).hostname or ""):
         key = _token(settings.token_file)
-    return ServerAddress(url.rstrip("/").removesuffix("/v1"), (key or "").strip())
+    return ServerAddress(url, (key or "").strip())
 
 
 def _token(file: Path) -> str:

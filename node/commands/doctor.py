@@ -21,7 +21,6 @@ from node.commands.checks import Check, Level
 from node.commands.configuration import missing_extra
 from node.commands.doctor_network import check_network, program_paths
 from node.commands.models import advice_on
-from node.commands.serve import check_bind
 from node.darwin import Kernel
 from node.engine.model.blas import load_fast_blas
 from node.engines.memory_budget import Budget
@@ -41,7 +40,7 @@ from node.hardware import (
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
-from serving.http.listening import CannotListen, PortInUse, listening
+from serving.http.listening import CannotListen, PortInUse, listening, refuse_open_bind
 from serving.stay_awake import StayAwake
 from serving.terminal.output import put_json
 from serving.terminal.screen import Screen
@@ -114,13 +113,13 @@ def check_extra(missing: Sequence[str]) -> Check:
 def check_settings(settings: Settings, machine: Machine) -> Check:
     """Checks the settings as `serve` does before it starts."""
     try:
-        check_bind(settings)
+        refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
         memory_limit_bytes(settings, machine)
         build_store(settings)
         read_plan(settings.warm)
-    except StartError as error:
+    except (StartError, CannotListen) as error:
         advice = "With these settings the agent does not start; correct them."
-        return Check("settings", Level.FAIL, error.message, advice)
+        return Check("settings", Level.FAIL, str(error), advice)
     return Check("settings", Level.OK, "The agent can start with these settings.")
 
 

@@ -4,13 +4,12 @@ time."""
 import asyncio
 import contextlib
 import logging
-import os
 import shlex
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -24,11 +23,18 @@ from node.errors import StartError
 from node.hardware import is_mac, run_command
 from node.settings import Settings, default_home
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
-from serving.http.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
+from serving.http.listening import (
+    BACKLOG,
+    is_unspecified,
+    listening,
+    refuse_open_bind,
+    url_of,
+)
 from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
 from serving.process_lock import LockTaken, ProcessLock
+from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import log_lines, put
 
 GRACE_S = 10.0
@@ -42,15 +48,15 @@ POLL_S = 0.02
 
 def serve(settings: Settings) -> None:
     """Serves until a signal, or until the end of standard input if the settings say so. Raises
-    `StartError`."""
-    check_bind(settings)
-    if settings.exit_on_stdin_eof and sys.stdin is None:
-        raise StartError("Standard input is closed, and the agent would end with it at once.")
+    `StartError` and `CannotStart`."""
+    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
+    stdin = open_stdin() if settings.exit_on_stdin_eof else None
     if settings.engine == "text":
         need_extra()
     log_lines(logging.INFO)
     allow_many_files()
-    with claimed_home(settings.home), bound(settings) as listeners:
+    place = (settings.host, settings.port)
+    with claimed_home(settings.home), listening(*place) as listeners:
         # Before anything else can fail, since the next start does not announce it again.
         token, is_new = load_token(settings)
         if is_new:
@@ -60,8 +66,8 @@ def serve(settings: Settings) -> None:
             exclude_beside(settings)
         stop = Stop()
         server = AgentServer(app, url_of(settings.host, listeners), stop)
-        if settings.exit_on_stdin_eof:
-            watch_end(sys.stdin.fileno(), stop.set)
+        if stdin is not None:
+            watch_end(stdin, stop.set)
         # After the server has stopped, another Ctrl-C must not turn a clean end into a failure.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -87,17 +93,6 @@ def claimed_home(home: Path) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
-def bound(settings: Settings) -> Iterator[list[socket.socket]]:
-    """The sockets to listen on. Raises `StartError`."""
-    with contextlib.ExitStack() as stack:
-        try:
-            listeners = stack.enter_context(listening(settings.host, settings.port))
-        except CannotListen as error:
-            raise StartError(str(error)) from None
-        yield listeners
-
-
 def exclude_beside(settings: Settings) -> threading.Thread:
     """Excludes the folders from Time Machine in a thread: the start does not wait for its
     answer."""
@@ -106,18 +101,6 @@ def exclude_beside(settings: Settings) -> threading.Thread:
     )
     thread.start()
     return thread
-
-
-def check_bind(settings: Settings) -> None:
-    """Raises `StartError` for an address that others can reach over plain HTTP, unless the settings
-    allow it."""
-    if is_loopback(settings.host) or settings.allow_plain_http:
-        return
-    raise StartError(
-        f"{settings.host} is not a loopback address, and over plain HTTP the token can be "
-        "read in transit; bind 127.0.0.1, or add --allow-plain-http in a network that you "
-        "trust."
-    )
 
 
 def announce(settings: Settings, listeners: Sequence[socket.socket], token: str | None) -> None:
@@ -141,21 +124,6 @@ def token_command(settings: Settings) -> str:
     """The command that prints this agent's token."""
     is_usual = settings.home == default_home()
     return "node-agent token" + ("" if is_usual else f" --home {shlex.quote(str(settings.home))}")
-
-
-def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
-    """Calls `stop` at the end of the file, from a thread of its own."""
-
-    def read() -> None:
-        # Not through sys.stdin: its lock, which this thread would hold, aborts the interpreter's
-        # exit.
-        while os.read(descriptor, 4096):
-            pass
-        stop()
-
-    thread = threading.Thread(target=read, name="stdin", daemon=True)
-    thread.start()
-    return thread
 
 
 def server_config(app: NodeApp) -> uvicorn.Config:

@@ -14,7 +14,7 @@ Deadline = Annotated[
     typer.Option(
         "--deadline",
         metavar="TIME",
-        help="How long to wait: 90s, 10m, 2h; until done, if not given.",
+        help="How long to wait: 90s, 2m30s, 2h; until done, if not given.",
     ),
 ]
 Cut = Annotated[bool, typer.Option("--cut", help="Cancel requests in flight at the deadline.")]

@@ -11,9 +11,9 @@ from router.cli.lifecycle import add_to
 from router.cli.models import models_app
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
-from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
-from router.settings import Settings
-from serving.terminal.output import put
+from router.commands.options import AsJson, Node, Router, Wide
+from router.settings import Settings, default_home, read_settings
+from serving.terminal.cli_version import version_option
 from serving.terminal.setting_options import with_settings
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
@@ -26,22 +26,9 @@ def main() -> None:
     app(prog_name="router")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            put(f"router {version('mlx-fleet')}")
-        except PackageNotFoundError:
-            put("router (not installed)")
-        raise typer.Exit
-
-
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
-    ] = False,
+    version: Annotated[bool, version_option("router")] = False,
 ) -> None:
     """Local language models on a handful of Macs, as one OpenAI endpoint."""
 
@@ -55,13 +42,13 @@ def serve(**given: Any) -> None:
     """Serve the OpenAI endpoint and the admin API. Options override MLX_FLEET_ROUTER_…"""
     from router.commands import serve as command
 
-    command.run(command.read_settings(given))
+    command.run(read_settings(given))
 
 
 @app.command()
+@with_settings(Settings, only=("home", "port"))
 def up(
-    home: Home = None,
-    port: Port = None,
+    *,
     node_home: Annotated[
         Path | None,
         typer.Option(envvar="MLX_FLEET_NODE_HOME", help="The node agent's folder: token, models."),
@@ -77,16 +64,15 @@ def up(
         str | None, typer.Option(metavar="PROMPT", help="Answer this prompt, then stop everything.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model for --once.")] = None,
+    **given: Any,
 ) -> None:
     """Start a whole fleet on this machine: router, node agent, key. Ctrl-C stops it."""
     from router.commands import up as command
     from router.commands.fleet_of_one import Plan
-    from router.commands.serve import read_settings
-    from router.settings import default_home
 
     if model is not None and once is None:
         raise typer.BadParameter("--model is that of --once; without it, each request names one")
-    settings = read_settings({"home": home, "port": port})
+    settings = read_settings(given)
     plan = Plan(
         home=settings.home,
         node_home=node_home or default_home().parent / "node",
@@ -99,12 +85,12 @@ def up(
 
 
 @app.command()
-def migrate(home: Home = None, registry_url: RegistryUrl = None) -> None:
+@with_settings(Settings, only=("home", "registry_url"))
+def migrate(**given: Any) -> None:
     """Update the registry to this version of mlx-fleet, with the router stopped."""
     from router.commands import migrate as command
-    from router.commands.serve import read_settings
 
-    command.run(read_settings({"home": home, "registry_url": registry_url}))
+    command.run(read_settings(given))
 
 
 # --- nodes and models ---

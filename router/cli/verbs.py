@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from router.errors import RouterError, StartError
-from serving.setting import BadSetting
+from serving.errors import CannotStart
 from serving.terminal.output import put, shown
 from serving.terminal.verbs import Verbs
 
@@ -17,7 +17,7 @@ EXIT_CANNOT_START = 2
 
 
 class RouterVerbs(Verbs):
-    """Prints every RouterError and BadSetting as one sentence and sets the exit code."""
+    """Prints every RouterError and CannotStart as one sentence and sets the exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -26,7 +26,7 @@ class RouterVerbs(Verbs):
             put(f"{ctx.info_name or 'router'}: {shown(error.message)}", err=True)
             code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
             raise typer.Exit(code) from error
-        except BadSetting as error:
+        except CannotStart as error:
             put(f"{ctx.info_name or 'router'}: {shown(str(error))}", err=True)
             raise typer.Exit(EXIT_CANNOT_START) from error
 

@@ -12,8 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from router.commands.connection import ConnectFailed, RouterRequest, RouterResponse, Send, send
 from router.errors import RouterError
-from router.settings import ENV_KEY, Settings, home_of_environment, key_of_environment
+from router.settings import ENV_KEY, Settings, key_of_environment, read_settings
 from serving.own_machine import is_loopback
+from serving.server_url import own_url, read_url
 from serving.terminal.error_text import error_text
 from serving.terminal.interrupt import Stopped
 
@@ -83,27 +84,10 @@ class RouterAccess:
 
 def find_router(url: str | None) -> RouterAccess:
     """Returns the router at `url`, or this machine's own, with the key from the environment. Raises
-    `CommandFailed`."""
-    url = (url or DEFAULT_URL).rstrip("/")
-    if "://" not in url:
-        url = f"http://{url}"
-    if not _is_address(url):
-        raise CommandFailed(f"{url!r} is not a router's address; one looks like {DEFAULT_URL}.")
-    return RouterAccess(
-        url=url.removesuffix("/v1"),
-        home=home_of_environment(),
-        key=key_of_environment(),
-    )
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        # An invalid port raises ValueError.
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(host) and url.isascii() and url.isprintable()
+    `StartError` and `BadSetting`."""
+    settings = read_settings({})
+    url = url or own_url(settings.host, settings.port)
+    return RouterAccess(read_url(url, DEFAULT_URL), settings.home, key_of_environment())
 
 
 class AdminClient:

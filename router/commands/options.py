@@ -11,17 +11,12 @@ Router = Annotated[
         "--router",
         metavar="URL",
         envvar="MLX_FLEET_ROUTER_URL",
-        help="The router's address; http://127.0.0.1:8800 if none is given.",
+        help="The router's address; that of this machine's router if not given.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
-Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
-RegistryUrl = Annotated[
-    str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
-]
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
 
 MaxRows = Annotated[
     int | None,

@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
@@ -20,14 +18,14 @@ from router.app import build_app, open_core
 from router.client.error_dialects import refusal_body
 from router.core import Core
 from router.errors import StartError
-from router.settings import Settings, default_home, read_environment
+from router.settings import Settings
 from serving import awake
 from serving.http.callers import Callers, Limits
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
-from serving.http.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
+from serving.http.listening import BACKLOG, listening, refuse_open_bind, url_of
 from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files, open_files
-from serving.own_machine import is_loopback
+from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import LineFormatter, log_lines, put
 
 SHUTDOWN_S = 5.0
@@ -36,29 +34,25 @@ _LAST_WORDS_S = 2.0
 """Seconds after that in which clients can read why their request ended."""
 _ORPHAN_S = 20.0
 """Seconds after its parent's end by which the router has exited, whatever hangs."""
+_IN_USE_HINT = "If a router runs there, `router nodes` shows it."
 _FILES_EACH = 2
 """A stream has a connection to its client and one to its node."""
 
 
-def read_settings(options: Mapping[str, Any]) -> Settings:
-    """Reads settings from options (None if not given), environment and defaults. Raises
-    `StartError`."""
-    given = {name: value for name, value in options.items() if value is not None}
-    values: dict[str, Any] = {"home": default_home(), **read_environment(), **given}
-    return Settings(**values)
-
-
 def run(settings: Settings) -> None:
-    """Serves until a signal or the end of standard input. Raises `StartError`."""
-    refuse_open_bind(settings)
+    """Serves until a signal or the end of standard input. Raises `StartError` and
+    `CannotStart`."""
+    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
     if sentence := awake.refusal(settings.stay_awake):
         raise StartError(sentence)
+    stdin = open_stdin() if settings.exit_on_stdin_eof else None
     stop = Stop()
     log_to_streams()
     allow_many_files()
-    with bound(settings) as listeners, stopped_by_signals(stop):
-        if settings.exit_on_stdin_eof:
-            threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
+    place = (settings.host, settings.port, _IN_USE_HINT)
+    with listening(*place) as listeners, stopped_by_signals(stop):
+        if stdin is not None:
+            watch_end(stdin, stop.set, _ORPHAN_S)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, listeners, stop))
 
@@ -136,27 +130,6 @@ def server_config(core: Core) -> uvicorn.Config:
     )
 
 
-def refuse_open_bind(settings: Settings) -> None:
-    if not is_loopback(settings.host) and not settings.allow_plain_http:
-        raise StartError(
-            f"{settings.host} is open to other machines, and plain HTTP would show keys and "
-            "prompts to the network; add --allow-plain-http if that network is yours."
-        )
-
-
-@contextlib.contextmanager
-def bound(settings: Settings) -> Iterator[list[socket.socket]]:
-    """Yields the sockets to listen on. Raises `StartError`."""
-    with contextlib.ExitStack() as stack:
-        try:
-            listeners = stack.enter_context(listening(settings.host, settings.port))
-        except PortInUse as error:
-            raise StartError(f"{error} If a router runs there, `router nodes` shows it.") from error
-        except CannotListen as error:
-            raise StartError(str(error)) from error
-        yield listeners
-
-
 @contextlib.contextmanager
 def stopped_by_signals(stop: Stop) -> Iterator[None]:
     """Makes SIGINT and SIGTERM set the event, from before the start until after the end."""
@@ -182,13 +155,3 @@ def log_to_streams() -> None:
     requests = logging.getLogger("mlx_fleet.requests")
     requests.propagate = False
     requests.handlers = [lines]
-
-
-def _wait_for_parent(stop: Stop) -> None:
-    with contextlib.suppress(OSError):
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
-    stop.set()
-    # A daemon thread gets here only if the orderly shutdown takes too long.
-    threading.Event().wait(_ORPHAN_S)
-    os._exit(1)

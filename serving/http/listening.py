@@ -9,6 +9,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from serving.errors import CannotStart
+from serving.own_machine import is_loopback
+
 BACKLOG = 2048
 """macOS limits it to `sysctl kern.ipc.somaxconn`, 128 by default."""
 _ANSWER_S = 0.5
@@ -20,24 +23,33 @@ _Place = tuple[int, tuple[Any, ...]]
 """Family and address."""
 
 
-class CannotListen(Exception):
-    """The server cannot listen; the message is a sentence for people."""
+class CannotListen(CannotStart):
+    """The server cannot listen there."""
 
 
 class PortInUse(CannotListen):
     """Another server listens there."""
 
 
+def refuse_open_bind(host: str, *, allow_plain_http: bool) -> None:
+    """Raises `CannotListen` for an address that others can reach over plain HTTP, unless that is
+    allowed."""
+    if not allow_plain_http and not is_loopback(host):
+        raise CannotListen(
+            f"{host} is not a loopback address, and plain HTTP would show keys, tokens and prompts "
+            "to the network; bind 127.0.0.1, or add --allow-plain-http in a network that you trust."
+        )
+
+
 @contextlib.contextmanager
-def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+def listening(host: str, port: int, hint: str = "") -> Iterator[list[socket.socket]]:
     """Listens on every address of the host, all on one port, IPv4 first; port 0 selects a free one.
-    `::` means all addresses of the machine, `0.0.0.0` all of IPv4. Raises `CannotListen`."""
-    places = _places(host, port)
-    if port:
-        for family, address in places:
-            if _is_answered(family, address):
-                raise _in_use(host, port)
-    listeners = _listen(host, port, places)
+    `::` means all addresses of the machine, `0.0.0.0` all of IPv4. Raises `CannotListen`; a hint is
+    appended to its message if the port is in use."""
+    try:
+        listeners = _listen_at_all(host, port)
+    except PortInUse as error:
+        raise PortInUse(f"{error} {hint}".rstrip()) from error
     try:
         yield listeners
     finally:
@@ -76,6 +88,15 @@ def _places(host: str, port: int) -> list[_Place]:
         reason = getattr(error, "strerror", None) or "it is no name"
         raise CannotListen(f"There is no address {host!r} ({reason}).") from error
     return sorted(dict.fromkeys(found), key=lambda place: place[0] != socket.AF_INET)
+
+
+def _listen_at_all(host: str, port: int) -> list[socket.socket]:
+    places = _places(host, port)
+    if port:
+        for family, address in places:
+            if _is_answered(family, address):
+                raise _in_use(host, port)
+    return _listen(host, port, places)
 
 
 def _listen(host: str, port: int, places: list[_Place]) -> list[socket.socket]:

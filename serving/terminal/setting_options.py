@@ -12,9 +12,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def with_settings(
-    settings: type[Any], without: Collection[str] = ()
+    settings: type[Any], *, without: Collection[str] = (), only: Collection[str] = ()
 ) -> Callable[[Command], Command]:
-    """Gives a command an option for each setting of the class, except for those in `without`.
+    """Gives a command an option for each setting of the class, except for those in `without`, and,
+    if `only` names some, for no others.
 
     The command has keyword-only parameters of its own and `**given`, which gets the settings by
     name: None, or an empty list, for an option that is not given.
@@ -26,7 +27,7 @@ def with_settings(
         options = [
             _parameter(settings, name, setting)
             for name, setting in settings_of(settings).items()
-            if name not in without
+            if name not in without and (not only or name in only)
         ]
         # typer reads a command's parameters from its signature.
         vars(command)["__signature__"] = signature.replace(parameters=[*options, *own])

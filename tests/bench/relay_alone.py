@@ -16,15 +16,14 @@ from node.protocol.chain.prefix import Chainer, Fields, Head
 from router.app import open_core
 from router.commands.serve import (
     Server,
-    bound,
-    read_settings,
     stopped_by_signals,
     tune_garbage_collector,
 )
 from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
-from router.settings import Settings
+from router.settings import Settings, read_settings
 from router.types import Action, Decision, Grant, Lease, Moment, Ticket
+from serving.http.listening import listening
 from serving.http.quiet_server import Stop
 
 
@@ -70,7 +69,7 @@ async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) 
 def main() -> None:
     settings, stop = read_settings({}), Stop()
     with (
-        bound(settings) as listeners,
+        listening(settings.host, settings.port) as listeners,
         stopped_by_signals(stop),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):

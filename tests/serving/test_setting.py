@@ -1,5 +1,6 @@
 """Settings that are declared once: their options, variables and help texts."""
 
+import inspect
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -36,6 +37,13 @@ class Few:
     limit: Annotated[int | None, Setting(NUMBER, "Limit.", "--most", "auto", "BYTES")] = None
     rows: Annotated[tuple[int, ...], Setting(NUMBERS, "Rows.")] = ()
     open: Annotated[bool, Setting(FLAG, "Open.", "--open/--closed")] = False
+
+
+def test_a_command_may_have_some_settings_only() -> None:
+    @with_settings(Few, only=("rows", "port"))
+    def command(**_given: Any) -> None: ...
+
+    assert [*inspect.signature(command).parameters] == ["port", "rows"]
 
 
 @pytest.mark.parametrize("settings", [node.settings.Settings, router.settings.Settings])

@@ -12,7 +12,7 @@ import httpx
 from router.commands import serve
 from router.commands.client import RouterAccess
 from router.settings import Settings
-from serving.http.listening import url_of
+from serving.http.listening import listening, url_of
 from serving.http.quiet_server import Stop
 
 TIMEOUT_S = 20.0
@@ -24,7 +24,7 @@ def running_router(home: Path) -> Iterator[RouterAccess]:
     settings = Settings(home=home, port=0)
     stop = Stop()
     ended: queue.Queue[BaseException | None] = queue.Queue()
-    with serve.bound(settings) as listeners:
+    with listening(settings.host, settings.port) as listeners:
         url = url_of("127.0.0.1", listeners)
 
         def run() -> None:

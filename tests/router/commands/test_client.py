@@ -17,6 +17,7 @@ from router.commands.client import (
     read_rows,
 )
 from router.commands.connection import ConnectFailed, RouterRequest, RouterResponse, Send
+from serving.setting import BadSetting
 from tests.router.commands.conftest import sending
 
 
@@ -43,6 +44,18 @@ def test_the_router_of_this_machine_is_the_default(tmp_path: Path) -> None:
     assert place.home == tmp_path / "router"
 
 
+@pytest.mark.parametrize(
+    ("host", "url"), [("0.0.0.0", "http://127.0.0.1:9001"), ("::1", "http://[::1]:9001")]
+)
+def test_the_router_of_this_machine_is_where_its_settings_say(
+    monkeypatch: pytest.MonkeyPatch, host: str, url: str
+) -> None:
+    monkeypatch.setenv("MLX_FLEET_ROUTER_HOST", host)
+    monkeypatch.setenv("MLX_FLEET_ROUTER_PORT", "9001")
+    assert find_router(None).url == url
+    assert find_router("mini:8800").url == "http://mini:8800"
+
+
 @pytest.mark.parametrize("given", ["mini:8800", "http://mini:8800/", "http://mini:8800/v1"])
 def test_an_address_may_be_given_as_people_write_it(given: str) -> None:
     assert find_router(given).url == "http://mini:8800"
@@ -52,7 +65,7 @@ def test_an_address_may_be_given_as_people_write_it(given: str) -> None:
     "given", ["ftp://mini", "mini:99999", "mini:x", "http://[::1", "m\u00fc:1"]
 )
 def test_an_address_that_is_none_is_refused(given: str) -> None:
-    with pytest.raises(CommandFailed, match="not a router's address"):
+    with pytest.raises(BadSetting, match="is not an address; one looks like http"):
         find_router(given)
 
 

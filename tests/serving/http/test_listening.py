@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from serving.http import listening as module
-from serving.http.listening import CannotListen, PortInUse, is_unspecified, listening, url_of
+from serving.http.listening import (
+    CannotListen,
+    PortInUse,
+    is_unspecified,
+    listening,
+    refuse_open_bind,
+    url_of,
+)
 
 WAIT_S = 10.0
 
@@ -185,3 +192,22 @@ def test_a_port_that_is_not_allowed_is_one_sentence(monkeypatch: pytest.MonkeyPa
 )
 def test_all_addresses_are_told_from_one(host: str, *, found: bool) -> None:
     assert is_unspecified(host) is found
+
+
+def test_an_address_that_others_can_reach_must_be_allowed() -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        refuse_open_bind(host, allow_plain_http=False)
+    for host in ("192.0.2.1", "0.0.0.0", "mini.local"):
+        refuse_open_bind(host, allow_plain_http=True)
+        with pytest.raises(CannotListen, match=f"{host} is not a loopback .*--allow-plain-http"):
+            refuse_open_bind(host, allow_plain_http=False)
+
+
+def test_a_hint_follows_the_message_about_a_port_in_use() -> None:
+    with listening("127.0.0.1", 0) as listeners:
+        port = listeners[0].getsockname()[1]
+        with (
+            pytest.raises(PortInUse, match=r"another with --port\. Look\.$"),
+            listening("127.0.0.1", port, "Look."),
+        ):
+            pass
