@@ -35,6 +35,13 @@ NO_ITEM = -2
 Content = str | tuple[TextPart | MediaPart, ...]
 
 
+def has_text(content: Content) -> bool:
+    """True if a part of the content is text that is not empty."""
+    if isinstance(content, str):
+        return bool(content)
+    return any(isinstance(part, TextPart) and part.text for part in content)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """A call made by an earlier response."""

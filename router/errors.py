@@ -26,6 +26,10 @@ class RouterError(api_errors.ApiError):
         self.request_id: str | None = None
         """Id of the request that the error ends; None before it has one."""
 
+    def set_standing(self, position: int, estimated_wait_s: float | None) -> None:
+        """Sets the queue position and the estimated wait that `standing` returns."""
+        self.position, self.estimated_wait_s = position, estimated_wait_s
+
     def standing(self) -> dict[str, object]:
         """The queue position and estimated wait that the error's body carries in every dialect;
         empty if it has nothing to do with the queue."""

@@ -66,6 +66,14 @@ class FairShares:
             raise
         return share
 
+    async def acquire_within(self, caller: str, size: int, wait_s: float) -> Share:
+        """Like `acquire`, but also raises the refusal after `wait_s` seconds."""
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self.acquire(caller, size)
+        except TimeoutError:
+            raise self._refusal from None
+
     @asynccontextmanager
     async def acquired(self, caller: str, size: int) -> AsyncIterator[None]:
         """Takes a share for the duration of the block."""

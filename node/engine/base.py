@@ -23,10 +23,6 @@ class Engine(Protocol):
 
     info: Loaded
 
-    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
-        """Sets the function that is called before each step that is expected to take seconds, with
-        the expected seconds."""
-
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
         """Accepts or refuses a request. An accepted one waits inside the engine until there is
         room. Never blocks: None means that `take_answers` returns the answer later."""
@@ -75,8 +71,13 @@ class Engine(Protocol):
         cache since the last `take_cache_events`."""
 
 
-EngineFactory = Callable[[EngineSpec, Callable[[float], None]], Engine]
-"""(spec, callback for progress from 0 to 1) -> engine. Raises `LoadError` with a sentence."""
+EngineFactory = Callable[[EngineSpec, Callable[[float], None], Callable[[float], None]], Engine]
+"""(spec, callback for progress from 0 to 1, callback before each step that is expected to take
+seconds, with the expected seconds) -> engine. Raises `LoadError` with a sentence."""
+
+
+def ignore_long_step(expected_s: float) -> None:
+    """The callback of an engine whose long steps are not reported."""
 
 
 class LoadError(Exception):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from node.engine.base import ignore_long_step
 from node.engine.model.device import release_thread, wire
 from node.engine.model.load import load_folder
 from node.engine.scheduling.disk_cache import begin_identity
@@ -10,7 +11,11 @@ from node.engine.scheduling.engine import TextEngine
 from node.ipc.messages import EngineSpec
 
 
-def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:
+def load(
+    spec: EngineSpec,
+    progress: Callable[[float], None],
+    on_long_step: Callable[[float], None] = ignore_long_step,
+) -> TextEngine:
     """Implements `EngineFactory` for text models. Raises `LoadError`."""
     try:
         if spec.wired == "weights":
@@ -18,7 +23,7 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:
             # allocated and freed all the time, stays outside it.
             wire(spec.lease.weight_bytes)
         made = begin_identity(spec)
-        engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made)
+        engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made, on_long_step)
         if spec.warm_up:
             engine.warm_up()
         return engine

@@ -143,7 +143,11 @@ class Worker:
             # Imported before the command is read, so that a spare process has done it already.
             factory = self._factory()
             spec = self._receive_spec()
-            return factory(spec, lambda fraction: self._send(Loading(fraction)))
+            return factory(
+                spec,
+                lambda fraction: self._send(Loading(fraction)),
+                lambda expected_s: self._send(LongStep(expected_s)),
+            )
         except LoadError as error:
             self._send(LoadFailed(str(error)))
         except Exception as error:
@@ -203,7 +207,6 @@ class _Service:
         self._done: list[int] = []
         """Numbers of commands to confirm with the next report of the state."""
         self._failures = Failures()
-        engine.set_on_long_step(lambda expected_s: send(LongStep(expected_s)))
 
     def run(self) -> None:
         """Serves until a `Shutdown`. Raises `_EngineBroken`."""

@@ -187,9 +187,10 @@ class Slot:
 
     def failure(self, now_s: float) -> LoadFailure:
         """The error for a request while the last load has failed."""
-        failure = LoadFailure(f"{self.entry.name} could not be loaded: {self.reason}")
-        failure.retry_after_s = max(1, math.ceil(self.loads.retry_at_s - now_s))
-        return failure
+        return LoadFailure(
+            f"{self.entry.name} could not be loaded: {self.reason}",
+            retry_after_s=max(1, math.ceil(self.loads.retry_at_s - now_s)),
+        )
 
 
 def _recompute_s(handle: EngineHandle) -> float:

@@ -33,6 +33,12 @@ class ApiError(Exception):
         if retry_after_s is not None:
             self.retry_after_s = retry_after_s
 
+    def set_status(self, status: int, code: str | None = None, kind: str | None = None) -> None:
+        """Replaces the HTTP status of the class, and its code and kind unless they are None."""
+        self.status = status
+        self.code = self.code if code is None else code
+        self.kind = self.kind if kind is None else kind
+
     @property
     def message(self) -> str:
         return str(self.args[0])

@@ -30,11 +30,7 @@ class Bodies:
 
     async def reserve(self, caller: str, size_bytes: int) -> Share:
         """Reserves room for a body. Raises `TooManyWaiting`."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                return await self._room.acquire(caller, size_bytes)
-        except TimeoutError:
-            raise TooManyWaiting from None
+        return await self._room.acquire_within(caller, size_bytes, WAIT_S)
 
     async def parse(self, caller: str, body: bytes, parse: Callable[[bytes], T]) -> T:
         """Returns `parse(body)`, which runs in a thread for a large body so that it stalls no

@@ -230,7 +230,7 @@ def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
 def refusal_body(refusal: Refusal, path: str) -> bytes:
     """Returns the JSON for a request that was refused before any handler saw it."""
     error = NodeError(refusal.message)
-    error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
+    error.set_status(refusal.status, refusal.code, refusal.kind)
     return error_body(path, error)
 
 

@@ -128,15 +128,15 @@ class _Faults:
 
     async def _refuse(self, call: "_FaultyExchange", path: str) -> None:
         error = NodeError("The script requests this failure.")
-        error.status = self._switches.fail_status or 500
-        error.code = _CODES.get(error.status, "scripted_failure")
+        status = self._switches.fail_status or 500
+        error.set_status(status, _CODES.get(status, "scripted_failure"))
         body = msgspec.Raw(error_body(path, error))
         headers = []
         if self._switches.retry_after_s is not None:
             headers.append((b"retry-after", str(self._switches.retry_after_s).encode()))
         await call.body_read.wait()
         with contextlib.suppress(_ConnectionDropped):
-            await _answer(call.send, error.status, body, headers)
+            await _answer(call.send, status, body, headers)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope):

@@ -35,11 +35,7 @@ class BodyRoom:
 
     async def reserve(self, key_id: str, size_bytes: int) -> Share:
         """Waits for room for a body. Raises `TooManyWaiting`."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                return await self._room.acquire(key_id, size_bytes)
-        except TimeoutError:
-            raise TooManyWaiting from None
+        return await self._room.acquire_within(key_id, size_bytes, WAIT_S)
 
     async def check(self, key_id: str, body: bytes) -> None:
         """Raises `BodyTooLarge` if decoding the body would take too much memory, in the router or

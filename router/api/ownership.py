@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from node.protocol.ids import RESPONSE_PREFIX, NodeId, parse_id, response_of
 from router.dispatch.dispatcher import node_away
-from router.errors import UnknownItem, UnknownModel, UnknownPreviousResponse
+from router.errors import RouterError, UnknownItem, UnknownModel, UnknownPreviousResponse
 from router.fleet.fleet import Fleet
 from router.states import KIND_AGENT
 from router.types import Caller, NodeView
@@ -16,10 +16,27 @@ def parse_own_id(text: str, caller: Caller) -> NodeId | None:
     return found if found is not None and found.owner == caller.owner else None
 
 
-def node_of(fleet: Fleet, found: NodeId) -> NodeView | None:
-    """Returns the node agent that the id names; None if it is not part of the fleet."""
+def node_of_own(
+    fleet: Fleet,
+    caller: Caller,
+    text: str,
+    unknown: type[RouterError],
+    gone: str,
+    *,
+    param: str | None = None,
+) -> NodeView:
+    """Returns the node agent that an id of the caller's names.
+
+    Raises `unknown`: with its default message if the id is not one of the caller's, with `gone` if
+    the node is not part of the fleet.
+    """
+    found = parse_own_id(text, caller)
+    if found is None:
+        raise unknown(param=param)
     view = fleet.node(found.node_id)
-    return view if view is not None and view.kind == KIND_AGENT else None
+    if view is None or view.kind != KIND_AGENT:
+        raise unknown(gone, param=param)
+    return view
 
 
 def node_of_response(fleet: Fleet, caller: Caller, previous_id: str, model: str) -> str:
@@ -28,17 +45,18 @@ def node_of_response(fleet: Fleet, caller: Caller, previous_id: str, model: str)
     Raises `UnknownPreviousResponse`, `UnknownModel` if that node does not have the model, and
     `NodeAway`.
     """
-    found = parse_own_id(previous_id, caller)
     param = "previous_response_id"
-    if found is None or not previous_id.startswith(RESPONSE_PREFIX):
+    if not previous_id.startswith(RESPONSE_PREFIX):
         raise UnknownPreviousResponse(param=param)
-    view = node_of(fleet, found)
-    if view is None:
-        raise UnknownPreviousResponse(
-            "The node that stored the response in `previous_response_id` is not part of the fleet "
-            "any more; send the whole input without it.",
-            param=param,
-        )
+    view = node_of_own(
+        fleet,
+        caller,
+        previous_id,
+        UnknownPreviousResponse,
+        "The node that stored the response in `previous_response_id` is not part of the fleet "
+        "any more; send the whole input without it.",
+        param=param,
+    )
     _need_served(
         view,
         model,
@@ -60,7 +78,11 @@ def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model:
         response_id = response_of(item_id)
         if response_id is None or parse_id(response_id) is None:
             continue
-        view = _item_holder(fleet, caller, response_id, path)
+        gone = (
+            f"The node that stored the item in {path} is not part of the fleet any more; send the "
+            "item whole."
+        )
+        view = node_of_own(fleet, caller, response_id, UnknownItem, gone, param=path)
         if first is None:
             first_path, first = path, view
             _need_served(view, model, f"the item in {path}", "send the item whole")
@@ -72,20 +94,6 @@ def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model:
                 param=path,
             )
     return first.node_id if first else ""
-
-
-def _item_holder(fleet: Fleet, caller: Caller, response_id: str, path: str) -> NodeView:
-    found = parse_own_id(response_id, caller)
-    if found is None:
-        raise UnknownItem(param=path)
-    view = node_of(fleet, found)
-    if view is None:
-        raise UnknownItem(
-            f"The node that stored the item in {path} is not part of the fleet any more; send the "
-            "item whole.",
-            param=path,
-        )
-    return view
 
 
 def _need_served(view: NodeView, model: str, what: str, otherwise: str) -> None:

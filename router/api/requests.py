@@ -9,7 +9,7 @@ from typing import cast
 from node.protocol.ids import parse_id
 from node.protocol.messages import ModelState
 from node.protocol.paths import PATH_REQUESTS, PATH_RESPONSES
-from router.api.ownership import node_of, parse_own_id
+from router.api.ownership import node_of_own
 from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.dispatch.relay import Relay
@@ -106,15 +106,8 @@ class RunningRequests:
 
         Raises `UnknownRequest`.
         """
-        found = parse_own_id(request_id, caller)
-        if found is None:
-            raise UnknownRequest
-        view = node_of(self._core.fleet, found)
-        if view is None:
-            raise UnknownRequest(
-                "The node that had this request is not part of the fleet any more."
-            )
-        return view
+        gone = "The node that had this request is not part of the fleet any more."
+        return node_of_own(self._core.fleet, caller, request_id, UnknownRequest, gone)
 
 
 def _shown(running: RunningRequest, core: Core) -> dict[str, object]:

@@ -8,7 +8,7 @@ from node.protocol.paths import PATH_RESPONSES
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
 from router.api.methods import check_method
-from router.api.ownership import node_of, parse_own_id
+from router.api.ownership import node_of_own
 from router.client.response_headers import PASSED_HEADERS
 from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
@@ -39,7 +39,7 @@ class StoredResponses:
             raise UnknownPath.at(path)
         is_id = parse_id(target["id"]) is not None
         method = check_method(scope, *_METHODS[target["verb"]], is_there=is_id)
-        view = self._holder(target["id"], caller)
+        view = self._node_of(target["id"], caller)
         target_on_node = path + _query(scope["query_string"])
         try:
             answer = await self._core.dispatcher.follow_up(view, caller, method, target_on_node)
@@ -47,16 +47,11 @@ class StoredResponses:
             raise ShuttingDown from None
         await send_node_response(send, view, answer)
 
-    def _holder(self, response_id: str, caller: Caller) -> NodeView:
-        found = parse_own_id(response_id, caller)
-        if found is None or not response_id.startswith(RESPONSE_PREFIX):
+    def _node_of(self, response_id: str, caller: Caller) -> NodeView:
+        if not response_id.startswith(RESPONSE_PREFIX):
             raise UnknownResponse
-        view = node_of(self._core.fleet, found)
-        if view is None:
-            raise UnknownResponse(
-                "The node that stored this response is not part of the fleet any more."
-            )
-        return view
+        gone = "The node that stored this response is not part of the fleet any more."
+        return node_of_own(self._core.fleet, caller, response_id, UnknownResponse, gone)
 
 
 def _query(query: bytes) -> str:

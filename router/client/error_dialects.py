@@ -25,7 +25,7 @@ def error_body(error: RouterError, dialect: ApiDialect) -> bytes:
 def refusal_body(refusal: Refusal, path: str) -> bytes:
     """Encodes the error for a request that was rejected before any handler saw it."""
     error = RouterError(refusal.message)
-    error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
+    error.set_status(refusal.status, refusal.code, refusal.kind)
     return error_body(error, dialect_of(path))
 
 

@@ -73,7 +73,7 @@ def in_envelope(name: str, status: int, body: bytes, dialect: ApiDialect) -> byt
     kind = NodeFailed if status >= 500 else NodeRefused
     sentence = f"The node {name} answered with status {status}"
     error = kind(f"{sentence}: {words}" if words else f"{sentence}.")
-    error.status = status
+    error.set_status(status)
     return error_body(error, dialect)
 
 

@@ -230,6 +230,5 @@ def _error(action: Reject) -> RouterError:
         return UnknownModel(action.reason, param="model")
     error = kind(action.reason, retry_after_s=action.retry_after_s)
     if action.position:
-        error.position = action.position
-        error.estimated_wait_s = action.wait_s
+        error.set_standing(action.position, action.wait_s)
     return error

@@ -13,6 +13,7 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from tokenizers import Tokenizer
 
+from node.engine.base import ignore_long_step
 from node.engine.decoding.row import Row as EngineRow
 from node.engine.model.load import LoadedModel, load_folder
 from node.engine.scheduling.engine import TextEngine
@@ -110,6 +111,7 @@ class Driver:
         *,
         spec: EngineSpec | None = None,
         change: Callable[[LoadedModel], LoadedModel] = lambda model: model,
+        on_long_step: Callable[[float], None] = ignore_long_step,
     ) -> None:
         self.rows: dict[str, Row] = {}
         self.outputs: dict[str, list[int]] = {}
@@ -118,7 +120,11 @@ class Driver:
         self._thread = ThreadPoolExecutor(1)
         chosen = make_spec(folder) if spec is None else spec
         self.engine = self.call(
-            lambda: TextEngine(change(load_folder(folder, lambda fraction: None)), chosen)
+            lambda: TextEngine(
+                change(load_folder(folder, lambda fraction: None)),
+                chosen,
+                on_long_step=on_long_step,
+            )
         )
 
     def __enter__(self) -> Self:

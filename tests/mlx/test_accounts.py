@@ -48,8 +48,8 @@ def test_long_steps_are_told_of_before_and_logged_after_they_are_done(
     tiny: Path, slow: Callable[[LoadedModel], LoadedModel], caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[float] = []
-    with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=200), change=slow) as engine:
-        engine.engine.set_on_long_step(told.append)
+    spec = make_spec(tiny, prefill_chunk_tokens=200)
+    with Driver(tiny, spec=spec, change=slow, on_long_step=told.append) as engine:
         engine.submit("a", prompt(301, 1), max_tokens=9)
         with caplog.at_level(logging.WARNING, "node.engine.scheduling.step_costs"):
             engine.step()

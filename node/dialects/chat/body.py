@@ -44,7 +44,7 @@ from node.dialects.fields.tool_choice import (
     check_arguments,
 )
 from node.errors import BadRequest
-from node.request import Content, Message, TextPart, TextRequest
+from node.request import Message, TextRequest, has_text
 
 MAX_TOP_LOGPROBS = 20
 
@@ -294,16 +294,10 @@ def _continues(body: ChatBody, last: Message, *, must_call: bool) -> bool:
         raise BadRequest(
             "continue_final_message contradicts a forced call.", param="continue_final_message"
         )
-    if last.role != "assistant" or last.tool_calls or not _has_text(last.content):
+    if last.role != "assistant" or last.tool_calls or not has_text(last.content):
         raise BadRequest(
             "continue_final_message needs an assistant's message with text and without calls at "
             "the end.",
             param="continue_final_message",
         )
     return True
-
-
-def _has_text(content: Content) -> bool:
-    if isinstance(content, str):
-        return bool(content)
-    return any(isinstance(part, TextPart) and part.text for part in content)

@@ -27,13 +27,16 @@ class EntryWriter:
         recency: Recency,
         config: CacheConfig,
     ) -> None:
-        self.is_storing = True
-        """While False, `store` stores nothing new."""
+        self._is_storing = True
         self._index = index
         self._budget = budget
         self._journal = journal
         self._recency = recency
         self._config = config
+
+    def set_storing(self, *, storing: bool) -> None:
+        """While `storing` is False, `store` stores nothing new."""
+        self._is_storing = storing
 
     def store(
         self,
@@ -45,7 +48,7 @@ class EntryWriter:
     ) -> int:
         """See `PrefixCache.store`."""
         walk = self._index.walk(tokens, salt)
-        if self.is_storing and len(tokens) > 0:
+        if self._is_storing and len(tokens) > 0:
             if walk.ends_at_snapshot(len(tokens)):
                 snapshot = None
             if self._make_room(walk, len(tokens), snapshot):

@@ -163,7 +163,7 @@ class PrefixCache:
 
     def set_storing(self, *, storing: bool) -> None:
         """While `storing` is False, `store` stores nothing new."""
-        self._writer.is_storing = storing
+        self._writer.set_storing(storing=storing)
 
     # --- room ------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from node.ipc.generate import GenerateRequest
+from node.ipc.messages import RowUsage
 
 
 @dataclass(slots=True)
@@ -36,6 +37,22 @@ class Tally:
         self.reasoning_tokens += reasoning_tokens
         self.reasoning_overflow_tokens += overflow_tokens
         return not self.open_choices
+
+    def usage(self, prompt_tokens: int, accepted_s: float, now_s: float) -> RowUsage:
+        """Returns the usage of a request accepted at `accepted_s`, all of whose choices have
+        ended."""
+        began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
+        first_s = now_s if self.first_token_s is None else self.first_token_s
+        return RowUsage(
+            prompt_tokens=prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.completion_tokens,
+            queue_s=began_s - accepted_s,
+            prefill_s=first_s - began_s,
+            decode_s=now_s - first_s,
+            reasoning_tokens=self.reasoning_tokens,
+            reasoning_overflow_tokens=self.reasoning_overflow_tokens,
+        )
 
 
 def choice_of(request: GenerateRequest, choice: int) -> GenerateRequest:

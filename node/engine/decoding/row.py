@@ -17,7 +17,7 @@ from node.engine.sampling.logprobs import TopLogprobs
 from node.engine.sampling.penalties import Penalties
 from node.engine.sampling.sampler import RowSampling
 from node.ipc.generate import GenerateRequest
-from node.ipc.messages import Delta, Part, RowUsage
+from node.ipc.messages import Delta, Part
 from node.protocol.messages import FinishReason
 
 
@@ -170,22 +170,6 @@ class Row:
             FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest)
         )
 
-    def usage(self, now_s: float) -> RowUsage:
-        """Returns the usage of the request. All of its choices must have ended."""
-        tally = self.tally
-        began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
-        first_s = now_s if tally.first_token_s is None else tally.first_token_s
-        return RowUsage(
-            prompt_tokens=len(self.prompt),
-            cached_tokens=tally.cached_tokens,
-            completion_tokens=tally.completion_tokens,
-            queue_s=began_s - self.accepted_s,
-            prefill_s=first_s - began_s,
-            decode_s=now_s - first_s,
-            reasoning_tokens=tally.reasoning_tokens,
-            reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
-        )
-
     def final_delta(
         self, finish: FinishReason, parts: Sequence[Part] = (), error: str | None = None
     ) -> Delta:
@@ -195,12 +179,17 @@ class Row:
         is_last = self.tally.end(
             self.token_count, reader.reasoning_tokens, reader.reasoning_overflow_tokens
         )
+        usage = (
+            self.tally.usage(len(self.prompt), self.accepted_s, time.monotonic())
+            if is_last
+            else None
+        )
         return Delta(
             uid=self.uid,
             parts=tuple(parts),
             token_count=self.token_count,
             finish=finish,
-            usage=self.usage(time.monotonic()) if is_last else None,
+            usage=usage,
             error=error or reader.error,
             stop=reader.stop,
             choice=self.choice,

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 
 import mlx.core as mx
 
+from node.engine.base import ignore_long_step
 from node.engine.decoding.chunking import ChunkLimits, max_chunk_tokens
 from node.engine.decoding.row import Row
 from node.engine.kv.cache_layout import CacheLayout
@@ -48,16 +49,21 @@ class TextEngine:
     """An `Engine` of one text model. All calls come from the thread that made it."""
 
     def __init__(
-        self, model: LoadedModel, spec: EngineSpec, identity: "Future[ModelIdentity] | None" = None
+        self,
+        model: LoadedModel,
+        spec: EngineSpec,
+        identity: "Future[ModelIdentity] | None" = None,
+        on_long_step: Callable[[float], None] = ignore_long_step,
     ) -> None:
-        """`identity` is the model's identity if `begin_identity` has been called before."""
+        """`identity` is the model's identity if `begin_identity` has been called before.
+        `on_long_step` as in `EngineFactory`."""
         self._model = model
         self._layout = CacheLayout.probe(
             model.network,
             live_bits=spec.kv_live_bits,
             codec=codec_for(spec.kv_cache_bits),
         )
-        self._costs = StepCosts()
+        self._costs = StepCosts(on_long_step)
         rates = self._costs.rates
         self._plan = MemoryPlan(spec.lease, self._layout.live_bytes, model.weight_bytes)
         tier, self._naming = open_disk(spec, identity or begin_identity(spec), logger.warning)
@@ -98,9 +104,6 @@ class TextEngine:
         longest = self._plan.longest_tokens(self.info.context_tokens) // 2 - 1
         most = min(max_chunk_tokens(self._steps.limits, 0, 1), longest)
         self._warm_up = WarmUp(self._model, self._layout, self._costs.rates, most)
-
-    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
-        self._costs.on_long_step = on_long_step
 
     # --- requests ----------------------------------------------------------------------------
 

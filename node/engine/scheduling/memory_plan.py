@@ -30,6 +30,18 @@ class MemoryPlan:
     pressure: Pressure = Pressure.NONE
     """The machine's level of memory pressure."""
 
+    def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
+        """Sets the lease; rows whose KV takes `live_bytes` keep it."""
+        self.lease, self.tolerated_bytes = lease, live_bytes
+
+    def set_pressure(self, level: Pressure) -> None:
+        self.pressure = level
+
+    def note_step(self, live_bytes: int, pinned_bytes: int) -> None:
+        """Records the bytes of live and of pinned stored KV after a step."""
+        self.pinned_bytes = pinned_bytes
+        self.tolerated_bytes = min(self.tolerated_bytes, live_bytes)
+
     @property
     def max_live_bytes(self) -> int:
         """Most bytes of live KV, if no KV but the pinned is stored. Unlimited without a lease."""

@@ -47,8 +47,7 @@ class MemoryUpkeep:
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Applies the limits after a step. `live_bytes` is the live KV of all rows; `busy` is True
         if rows are prefilled or decoded."""
-        self._plan.pinned_bytes = self._reuse.pinned_bytes
-        self._plan.tolerated_bytes = min(self._plan.tolerated_bytes, live_bytes)
+        self._plan.note_step(live_bytes, self._reuse.pinned_bytes)
         before_bytes = self._reuse.cap_bytes
         self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         now_s = time.monotonic()
@@ -71,8 +70,7 @@ class MemoryUpkeep:
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Sets the lease and evicts stored KV beyond it at once."""
         shrinks = lease.total_bytes < self._plan.lease.total_bytes
-        self._plan.lease = lease
-        self._plan.tolerated_bytes = live_bytes
+        self._plan.set_lease(lease, live_bytes)
         self.device.set_lease(lease)
         self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         if shrinks:
@@ -80,7 +78,7 @@ class MemoryUpkeep:
 
     def set_pressure(self, level: Pressure) -> None:
         before_bytes = self._reuse.cap_bytes
-        self._plan.pressure = level
+        self._plan.set_pressure(level)
         self._reuse.set_pressure(level)
         if self._is_cap_lowered(before_bytes):
             self._return_buffers()

@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 class StepCosts:
     """The measured steps of one engine. Times are of the monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_long_step: Callable[[float], None]) -> None:
+        """`on_long_step` is called before a long step with the seconds that it is expected to
+        take."""
         self.rates = Rates()
         self.batching_delay = BatchingDelay()
         self.prefilled_tokens = 0
         """Tokens of requests that the model has prefilled since the load."""
-        self.on_long_step: Callable[[float], None] = lambda expected_s: None
-        """Called before a long step with the seconds that it is expected to take."""
+        self._on_long_step = on_long_step
         self._progress: dict[str, Progress] = {}
         self._decode_s = 0.0
         """Seconds of the last decode step."""
@@ -82,7 +83,7 @@ class StepCosts:
 
     def _announce(self, expected_s: float) -> None:
         if expected_s >= LONG_STEP_S:
-            self.on_long_step(expected_s)
+            self._on_long_step(expected_s)
 
     def _note_progress(self, row: Row) -> None:
         if row.prefill_tokens - row.tally.cached_tokens >= PROGRESS_TOKENS:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from node.engine.base import LoadError
+from node.engine.base import LoadError, ignore_long_step
 from node.engine.decoding.choices import Tally
 from node.engine.scheduling.refusals import (
     refused_choices,
@@ -17,7 +17,7 @@ from node.engine.scheduling.refusals import (
     refused_under_pressure,
     unknown_format,
 )
-from node.engine.scripted.faults import ScriptedFaults, die
+from node.engine.scripted.faults import DEFAULT_HOOKS, EngineHooks, ScriptedFaults
 from node.engine.scripted.memory import ScriptedMemory
 from node.engine.scripted.row import ScriptedRow
 from node.engine.scripted.rows import RowMaker
@@ -43,7 +43,11 @@ NOT_FORCED = "The scripted engine generates only what its script contains; nothi
 NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
 
 
-def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine":
+def load(
+    spec: EngineSpec,
+    progress: Callable[[float], None],
+    on_long_step: Callable[[float], None] = ignore_long_step,
+) -> "ScriptedEngine":
     """Makes the engine after the script's load delay. Raises `LoadError` as scripted."""
     script = parse_script(spec.script_json)
     model = next((model for model in script.models if model.name == spec.model), None)
@@ -67,7 +71,13 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine
         stored_bytes_per_token=model.kv_bytes_per_token,
     )
     kv_bytes = model.kv_bytes_per_token
-    return ScriptedEngine(info, script, kv_bytes_per_token=kv_bytes, lease=spec.lease)
+    return ScriptedEngine(
+        info,
+        script,
+        kv_bytes_per_token=kv_bytes,
+        lease=spec.lease,
+        hooks=EngineHooks(on_long_step=on_long_step),
+    )
 
 
 class ScriptedEngine:
@@ -81,12 +91,12 @@ class ScriptedEngine:
         kv_bytes_per_token: int = 0,
         lease: MemoryLease | None = None,
         clock: Callable[[], float] = time.monotonic,
-        die: Callable[[], None] = die,
+        hooks: EngineHooks = DEFAULT_HOOKS,
     ) -> None:
         self.info = info
         self._script = script
         self._clock = clock
-        self._faults = ScriptedFaults(script, die)
+        self._faults = ScriptedFaults(script, hooks)
         self._maker = RowMaker(script, info.context_tokens, clock)
         self._memory = ScriptedMemory(script.cache, kv_bytes_per_token, lease, clock())
         self._waiting: deque[ScriptedRow] = deque()
@@ -94,9 +104,6 @@ class ScriptedEngine:
         self._progress: list[Progress] = []
         self._prefill_tokens = 0
         self._cached_tokens = 0
-
-    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
-        self._faults.on_long_step = on_long_step
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         self._faults.at_command("submit")

@@ -4,7 +4,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from node.engine.base import ignore_long_step
 from node.engine.scripted.script import Script
 
 
@@ -25,13 +27,23 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+class EngineHooks(NamedTuple):
+    """Functions that the faults of a scripted engine call."""
+
+    die: Callable[[], None] = die
+    on_long_step: Callable[[float], None] = ignore_long_step
+    """As in `EngineFactory`."""
+
+
+DEFAULT_HOOKS = EngineHooks()
+
+
 class ScriptedFaults:
     """Raises the script's faults at their time."""
 
-    def __init__(self, script: Script, die: Callable[[], None]) -> None:
+    def __init__(self, script: Script, hooks: EngineHooks) -> None:
         self._script = script
-        self._die = die
-        self.on_long_step: Callable[[float], None] = lambda expected_s: None
+        self._hooks = hooks
 
     def at_command(self, command: str) -> None:
         """Raises `CommandFailure` if the script has this command fail."""
@@ -42,14 +54,14 @@ class ScriptedFaults:
         """Never returns if the script has an endless step and there is a row for it."""
         expected_s = self._script.endless_step_s
         if expected_s is not None and has_rows:
-            self.on_long_step(expected_s)
+            self._hooks.on_long_step(expected_s)
             threading.Event().wait()
 
     def at_step(self, token_counts: Iterable[int]) -> None:
         """Ends the process, or raises `StepFailure`, if a row has the scripted number of tokens."""
         counts = set(token_counts)
         if self._script.crash_after_tokens in counts:
-            self._die()
+            self._hooks.die()
         if self._script.step_failure_after_tokens in counts:
             raise StepFailure(self._script.step_failure_text)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from node.engine.decoding.choices import Tally
 from node.engine.sampling.logprobs import LogprobBuffer
 from node.ipc.generate import GenerateRequest
-from node.ipc.messages import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
+from node.ipc.messages import Alternative, Delta, Part, Progress, TokenLogprob
 from node.parsing.output_layout import layout_of
 from node.parsing.output_parser import OutputParser
 from node.protocol.messages import FinishReason
@@ -131,32 +131,19 @@ class ScriptedRow:
         is_last = self.tally.end(
             self.token_count, self.reasoning_tokens, max(0, self._overflow_tokens)
         )
+        usage = (
+            self.tally.usage(len(self.request.tokens), self.arrived_s, now_s) if is_last else None
+        )
         return Delta(
             uid=self.request.uid,
             parts=tuple(parts),
             token_count=self.token_count,
             finish=finish,
-            usage=self._usage(now_s) if is_last else None,
+            usage=usage,
             error=error or self.parser.error,
             stop=self.parser.stop,
             choice=self.choice,
             open_choices=self.tally.open_choices,
-        )
-
-    def _usage(self, now_s: float) -> RowUsage:
-        """Returns the usage of the request, all of whose choices have ended."""
-        tally = self.tally
-        began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
-        first_s = now_s if tally.first_token_s is None else tally.first_token_s
-        return RowUsage(
-            prompt_tokens=len(self.request.tokens),
-            cached_tokens=tally.cached_tokens,
-            completion_tokens=tally.completion_tokens,
-            queue_s=began_s - self.arrived_s,
-            prefill_s=first_s - began_s,
-            decode_s=now_s - first_s,
-            reasoning_tokens=tally.reasoning_tokens,
-            reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
         )
 
 

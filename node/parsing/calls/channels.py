@@ -59,8 +59,14 @@ class Channels(OutputLayout):
         self._markers = Markers((*self.begins, *self.ends, *self.inner_markers))
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
-        """Returns the channel that the prompt has opened; None if none is open."""
-        return None
+        """Returns the channel that the prompt has opened; None if none is open. It is that of the
+        last marker in the prompt, if this is a header of reasoning or of the answer."""
+        markers = (*self.begins, *self.ends)
+        at, marker = max((prompt_tail.rfind(each), each) for each in markers)
+        if at < 0 or marker not in (self.reasoning_header, *self.answer_headers):
+            return None
+        is_reasoning = marker == self.reasoning_header
+        return Channel(kind=PartKind.REASONING if is_reasoning else PartKind.CONTENT)
 
     def in_header(self, prompt_tail: str) -> bool:
         """True if the output continues a header that the prompt has begun."""

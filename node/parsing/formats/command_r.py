@@ -50,12 +50,6 @@ class CommandR(Channels):
         super().__init__()
         self._cited = Markers((_CITED_END, _CITED, *self.begins, *self.ends))
 
-    def channel_of(self, prompt_tail: str) -> Channel | None:
-        at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
-        if at < 0 or marker in (*self.ends, _ACTION):
-            return None
-        return Channel(kind=PartKind.REASONING if marker == _THINKING else PartKind.CONTENT)
-
     def read_header(self, source: Source, channel: Channel) -> Step[None]:
         yield from ()
         if not channel.header:

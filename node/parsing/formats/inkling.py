@@ -34,12 +34,6 @@ class Inkling(Channels):
     answer_headers = (_TEXT,)
     answer_ends = (_END,)
 
-    def channel_of(self, prompt_tail: str) -> Channel | None:
-        at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
-        if at < 0 or marker not in (_THINKING, _TEXT):
-            return None
-        return Channel(kind=PartKind.REASONING if marker == _THINKING else PartKind.CONTENT)
-
     def in_header(self, prompt_tail: str) -> bool:
         return _MODEL in prompt_tail[max(prompt_tail.rfind(each) for each in self.ends) + 1 :]
 

@@ -22,7 +22,7 @@ from node.prompt.template.tool_text import (
     spell_result,
 )
 from node.protocol.chain.volatile import without_volatile_lines
-from node.request import Content, Message, TextPart, Tool, ToolCall
+from node.request import Content, Message, TextPart, Tool, ToolCall, has_text
 
 BRIDGE = "OK."
 """The assistant message that is put between a tool result and a user message, if a template needs
@@ -75,7 +75,7 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_MessageD
         content = message.content
         if role in ("system", "developer"):
             content = _without_volatile(content)
-            if _has_text(message.content) and not content:
+            if has_text(message.content) and not content:
                 continue
             role = role if abilities.developer else "system"
         names.update({call.call_id: call.name for call in message.tool_calls})
@@ -107,12 +107,6 @@ def _as_text(content: Content, gap: str = PART_GAP) -> Content:
         return content
     texts = [part.text for part in content if isinstance(part, TextPart)]
     return gap.join(filter(None, texts)) if len(texts) == len(content) else content
-
-
-def _has_text(content: Content) -> bool:
-    if isinstance(content, str):
-        return bool(content)
-    return any(isinstance(part, TextPart) and part.text for part in content)
 
 
 def _without_volatile(content: Content) -> Content:

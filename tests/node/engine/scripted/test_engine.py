@@ -7,7 +7,7 @@ from node.app import scripted_entries
 from node.engine.base import Engine, LoadError
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.engine import ScriptedEngine, load
-from node.engine.scripted.faults import StepFailure, UnloadFailure
+from node.engine.scripted.faults import EngineHooks, StepFailure, UnloadFailure
 from node.engine.scripted.script import (
     Script,
     ScriptedModel,
@@ -49,7 +49,7 @@ def die() -> None:
 
 def make(script: Script, *, max_rows: int = 4, clock: Clock | None = None) -> ScriptedEngine:
     info = Loaded(weight_bytes=1, context_tokens=100, max_rows=max_rows, vocab_size=256)
-    return ScriptedEngine(info, script, clock=clock or Clock(), die=die)
+    return ScriptedEngine(info, script, clock=clock or Clock(), hooks=EngineHooks(die=die))
 
 
 def ask(
@@ -265,7 +265,9 @@ def leased(stored_bytes: int, script: Script | None = None) -> ScriptedEngine:
     """With a cache of up to a hundred tokens of ten bytes, as far as the lease allows."""
     script = script or Script(cache=ScriptedCache(capacity_tokens=100), tokens=1)
     info = Loaded(weight_bytes=7, context_tokens=100, max_rows=4, vocab_size=256)
-    engine = ScriptedEngine(info, script, kv_bytes_per_token=10, clock=Clock(), die=die)
+    engine = ScriptedEngine(
+        info, script, kv_bytes_per_token=10, clock=Clock(), hooks=EngineHooks(die=die)
+    )
     engine.set_lease(MemoryLease(7, 0, stored_bytes))
     return engine
 
