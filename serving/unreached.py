@@ -50,7 +50,7 @@ _SENTENCES = {
     ),
     Cause.NO_ROUTE: "there is no route to it; are both machines on, and in one network?",
     Cause.SILENT: (
-        "it does not answer in time; is it asleep, or does its firewall drop connections?"
+        "it does not respond in time; is it asleep, or does its firewall drop connections?"
     ),
     Cause.TLS: "it does not speak TLS there; is it http in place of https?",
 }

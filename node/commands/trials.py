@@ -25,7 +25,7 @@ _STREAMS = 300
 _SHELL_FILES = 256
 _GONE_S = 2.0
 _STOPPED_GONE_S = 15.0
-"""An engine that does not answer is killed after the time that a busy one may need."""
+"""An engine that does not respond is killed after the time that a busy one may need."""
 _LONG_PROMPT_BYTES = 500_000
 _CANCELS = 20
 _CANCEL_S = 0.25

@@ -30,7 +30,7 @@ _HOW = {
     Cause.TLS: "it does not speak TLS; is a proxy in the way?",
     Cause.REFUSED: "nothing listens at its address.",
     Cause.NO_ROUTE: "there is no route to it; is this machine online?",
-    Cause.SILENT: "it does not answer in time.",
+    Cause.SILENT: "it does not respond in time.",
 }
 
 _REFUSALS = (400, 401, 403, 404, 410)
@@ -148,7 +148,8 @@ def _sentence(error: Exception, command: PullCommand) -> str:
         case ValueError():
             return f"{repo_id} cannot be pulled: {error}"
         case HfHubHTTPError(response=response):
-            return f"The hub answers {response.status_code} for {repo_id}; try again later."
+            status = response.status_code
+            return f"The hub responds with status {status} for {repo_id}; try again later."
         case _:
             how = _HOW.get(cause_of(error), "the connection broke.")
             return f"The hub cannot be reached: {how} {repo_id} is not complete."

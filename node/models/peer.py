@@ -117,8 +117,8 @@ class PeerSource:
                 "pull."
             )
         raise PeerFailed(
-            f"The node at {self._peer.url} answered {response.status} for {file.path}; pull "
-            "again, or from another node with --from."
+            f"The node at {self._peer.url} responded with status {response.status} for "
+            f"{file.path}; pull again, or from another node with --from."
         )
 
     def _stopped(self, how: Exception | str) -> PeerFailed:

@@ -377,7 +377,7 @@ class ClearedCache(msgspec.Struct, frozen=True):
     memory_bytes: Count
     disk_bytes: Count
     skipped: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)] = ()
-    """Models that were loading, or whose engines did not answer. Their caches were not cleared."""
+    """Models that were loading, or whose engines did not respond. Their caches were not cleared."""
 
 
 class ControlError(msgspec.Struct, frozen=True):

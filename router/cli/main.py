@@ -173,7 +173,7 @@ def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) ->
 
 @app.command()
 def doctor(router: Router = None, as_json: AsJson = False) -> None:
-    """Contact every node, and explain why one does not answer."""
+    """Contact every node, and explain why one does not respond."""
     from router.commands import doctor as command
 
     client = admin(router)

@@ -30,7 +30,7 @@ class CommandFailed(RouterError):
 
 
 class Unreachable(CommandFailed):
-    """The router does not answer."""
+    """The router does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class AdminClient:
         try:
             return answer.json()
         except ValueError as error:
-            raise CommandFailed(f"{self.access.url} does not answer like a router.") from error
+            raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
 
     def _answer(self, request: RouterRequest) -> RouterResponse:
         """Sends the request. At its first start a router opens its port before it writes its key
@@ -174,11 +174,11 @@ def not_running(access: RouterAccess) -> Unreachable:
         if access.is_local
         else "check that it runs there and that the port is right"
     )
-    return Unreachable(f"No router answers at {access.url}; {how}.")
+    return Unreachable(f"No router responds at {access.url}; {how}.")
 
 
 def silent(access: RouterAccess) -> Unreachable:
-    return Unreachable(f"The router at {access.url} does not answer in time.")
+    return Unreachable(f"The router at {access.url} does not respond in time.")
 
 
 def broken(access: RouterAccess, error: Exception) -> Unreachable:
@@ -199,7 +199,8 @@ def error_message(answer: RouterResponse) -> str:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return (
-            f"{answer.url} answered {answer.status} without a reason; is it a router of mlx-fleet?"
+            f"{answer.url} responded with status {answer.status} without a reason; "
+            "is it a router of mlx-fleet?"
         )
 
 

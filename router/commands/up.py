@@ -183,7 +183,7 @@ def agent_id(url: str, token: str) -> str:
         response.raise_for_status()
         return decode_status(response.content).node_id
     except (httpx.HTTPError, msgspec.MsgspecError) as error:
-        raise CommandFailed(f"The node agent at {url} does not answer ({error}).") from error
+        raise CommandFailed(f"The node agent at {url} does not respond ({error}).") from error
 
 
 def answer_once(access: RouterAccess, plan: Plan, model: str | None, prompt: str) -> None:

@@ -71,7 +71,7 @@ def in_envelope(name: str, status: int, body: bytes, dialect: ApiDialect) -> byt
         return None
     words = " ".join(body.decode(errors="replace").split())[:MAX_EXCERPT_CHARS]
     kind = NodeFailed if status >= 500 else NodeRefused
-    sentence = f"The node {name} answered with status {status}"
+    sentence = f"The node {name} responded with status {status}"
     error = kind(f"{sentence}: {words}" if words else f"{sentence}.")
     error.set_status(status)
     return error_body(error, dialect)

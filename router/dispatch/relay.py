@@ -109,7 +109,7 @@ class Relay:
         name = self._dispatcher.node_name(lease)
         kind = QueueFull if error.status == 429 else NodeFailed
         message = sse.error_message(error.body)
-        status = f"The node {name} answered with status {error.status}."
+        status = f"The node {name} responded with status {error.status}."
         return kind(
             f"The node {name} reports: {message}" if message else status, retry_after_s=wait_s
         )

@@ -99,7 +99,7 @@ class Reply:
             head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
             body = respelled
         if self._has_head:
-            otherwise = NodeFailed(f"The node {name} answered with status {status}.")
+            otherwise = NodeFailed(f"The node {name} responded with status {status}.")
             self.exchange.end(sse.late_error(body, otherwise, self.dialect))
             return
         self._send_head(lease, head, length=len(body))

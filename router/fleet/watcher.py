@@ -278,7 +278,7 @@ class Watcher:
         """Raises `NodeRefused` for a status that the node's own agent would not send."""
         if status.node_id != record.id:
             raise NodeRefused(
-                f"Another node agent answers at {record.url} than the one that was added as "
+                f"Another node agent responds at {record.url} than the one that was added as "
                 f"{record.name}. If that is right, `router remove-node {record.name}` and add it "
                 "again."
             )

@@ -228,7 +228,9 @@ class ControlClient:
             if self._is_agent
             else "is it an OpenAI-compatible server?"
         )
-        answered = f"{self.url} answered {response.status} to {response.url.path}; {hint}"
+        answered = (
+            f"{self.url} responded with status {response.status} to {response.url.path}; {hint}"
+        )
         raise NodeRefused(sentence or answered)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
@@ -248,7 +250,7 @@ class ControlClient:
             raise self._not_an_agent(error) from error
 
     def _not_an_agent(self, error: Exception) -> NodeRefused:
-        return NodeRefused(f"{self.url} does not answer like a node agent{_why(error)}.")
+        return NodeRefused(f"{self.url} does not respond like a node agent{_why(error)}.")
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
         cause = cause_of(error, self._host.known)

@@ -159,7 +159,7 @@ def test_a_refused_ticket_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_answer_from_another_byte_is_not_written(tmp_path: Path) -> None:
-    told = "answered 200"
+    told = "responded with status 200"
     with playing(PlayedPeer(ignores_ranges=True)) as peer, pytest.raises(PeerFailed, match=told):
         copy(peer, tmp_path)
 

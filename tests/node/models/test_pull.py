@@ -174,7 +174,7 @@ def caused_by(cause: Exception) -> Exception:
         (ValueError("no JSON"), "cannot be pulled: no JSON", False),
         (RuntimeError("name resolution"), "cannot be reached: the connection broke. org/", False),
         (caused_by(socket.gaierror("x")), "cannot be reached: its name does not resolve", False),
-        (caused_by(TimeoutError()), "reached: it does not answer in time. org/", False),
+        (caused_by(TimeoutError()), "reached: it does not respond in time. org/", False),
         (ConnectionError("refused"), "cannot be pulled: refused", False),
     ],
 )

@@ -13,7 +13,7 @@ from router.client.error_dialects import event_body
 from router.errors import NodeFailed
 from router.types import Loading, Queued
 
-OTHERWISE = NodeFailed("The node a answered with status 500.")
+OTHERWISE = NodeFailed("The node a responded with status 500.")
 
 
 PING_EVENT = b'event: ping\ndata: {"type": "ping"}\n\n'

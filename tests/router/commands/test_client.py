@@ -135,9 +135,9 @@ def test_other_refusals_are_the_routers_own_sentence() -> None:
 
 def test_what_is_no_router_is_told_apart() -> None:
     html = sending(lambda _request: httpx.Response(200, text="<html>"))
-    assert "does not answer like a router" in failure(RouterAccess(key="k"), html)
+    assert "does not respond like a router" in failure(RouterAccess(key="k"), html)
     html = sending(lambda _request: httpx.Response(502, text="<html>"))
-    assert "answered 502" in failure(RouterAccess(key="k"), html)
+    assert "responded with status 502" in failure(RouterAccess(key="k"), html)
 
 
 def test_rows_of_another_version_are_a_sentence(
@@ -158,7 +158,7 @@ def test_rows_of_another_version_are_a_sentence(
             "broke (its response ended early)",
         ),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", ""),
-        (None, "does not answer in time."),
+        (None, "does not respond in time."),
     ],
 )
 def test_whatever_a_server_says_is_an_answer_or_a_sentence(said: bytes | None, words: str) -> None:

@@ -267,7 +267,7 @@ def test_a_drain_outlasts_a_restart_of_the_router(
 
 
 def test_a_drain_whose_router_stays_away_ends_at_its_deadline(played: Played) -> None:
-    with pytest.raises(CommandFailed, match=r"No router answers .* mini stays cordoned"):
+    with pytest.raises(CommandFailed, match=r"No router responds .* mini stays cordoned"):
         leave(played(PlayedOutage(1000, 0)), 5.0)
 
 

@@ -24,13 +24,13 @@ TEXT = b"404 page\n not found\n"
 
 
 def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
-    said = "The node a answered with status 404: 404 page not found"
+    said = "The node a responded with status 404: 404 page not found"
     told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
     assert told == {"type": "error", "error": {"type": "not_found_error", "message": said}}
     told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
     assert (told["error"]["message"], told["error"]["code"]) == (said, "node_refused")
     told = json.loads(in_envelope("a", 500, b"", ApiDialect.RESPONSES) or b"")
-    assert told["error"]["message"] == "The node a answered with status 500."
+    assert told["error"]["message"] == "The node a responded with status 500."
     assert told["error"]["code"] == "node_failed"
 
 

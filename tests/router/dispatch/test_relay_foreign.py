@@ -372,7 +372,7 @@ async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(
     assert caller.headers["content-type"] == "application/json"
     told = json.loads(await caller.body())["error"]
     assert told["type"] == "not_found_error"
-    assert told["message"] == "The node a answered with status 404: 404 page not found"
+    assert told["message"] == "The node a responded with status 404: 404 page not found"
 
 
 # --- what a server may have ---

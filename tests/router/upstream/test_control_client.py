@@ -98,7 +98,7 @@ async def test_a_share_is_what_the_node_answers(
     node = await start_node(answers(msgspec.json.encode(share)))
     assert await client_of(node, clients).control.share("m") == share
     other = await start_node(answers(b"{}"))
-    with pytest.raises(NodeRefused, match="does not answer like a node agent"):
+    with pytest.raises(NodeRefused, match="does not respond like a node agent"):
         await client_of(other, clients).control.share("m")
 
 
@@ -119,9 +119,9 @@ async def test_a_node_that_was_given_no_token_is_not_said_to_have_refused_one(
         ("426 Upgrade Required", b"", WrongNodeProtocol, "update mlx-fleet"),
         ("409 Conflict", b'{"message":"Too large."}', NodeRefused, "Too large."),
         ("404 Not Found", b"<html>", NodeRefused, "is it a node agent"),
-        ("301 Moved", b"", NodeRefused, "answered 301"),
-        ("200 OK", b"<html>", NodeRefused, "does not answer like a node agent"),
-        ("200 OK", b'{"protocol":1}', NodeRefused, "does not answer like a node agent"),
+        ("301 Moved", b"", NodeRefused, "responded with status 301"),
+        ("200 OK", b"<html>", NodeRefused, "does not respond like a node agent"),
+        ("200 OK", b'{"protocol":1}', NodeRefused, "does not respond like a node agent"),
     ],
 )
 async def test_each_refusal_has_its_error(
@@ -172,7 +172,7 @@ async def test_a_node_that_never_answers_is_given_up(
         await request.gone.wait()
 
     client = client_of(await start_node(nothing), clients)
-    with pytest.raises(NodeUnreachable, match="does not answer in time"):
+    with pytest.raises(NodeUnreachable, match="does not respond in time"):
         await client.control._control("GET", "/fleet/status", timeout_s=0.05)
 
 

@@ -225,7 +225,7 @@ class SsdTier:
             thread.join(CLOSE_S)
         if any(thread.is_alive() for thread in self._threads):
             # The threads still run: the lock stays until the process ends.
-            logger.warning("The disk does not answer; the disk cache is left as it is.")
+            logger.warning("The disk does not respond; the disk cache is left as it is.")
         elif self._lock is not None:
             self._lock.release()
             self._lock = None
