@@ -8,12 +8,7 @@ class NodeError(api_errors.ApiError):
     """The node agent cannot do that."""
 
 
-class BadRequest(NodeError):
-    """The request is not valid."""
-
-    status = 400
-    code = "invalid_value"
-    kind = "invalid_request_error"
+class BadRequest(api_errors.BadRequestError, NodeError): ...
 
 
 class Unsupported(BadRequest):

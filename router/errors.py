@@ -46,12 +46,7 @@ class RouterError(api_errors.ApiError):
         return openai_envelope(self, self.request_id or "", self.standing())
 
 
-class BadRequest(RouterError):
-    """The request is not valid."""
-
-    status = 400
-    code = "invalid_value"
-    kind = "invalid_request_error"
+class BadRequest(api_errors.BadRequestError, RouterError): ...
 
 
 class ContextTooLong(BadRequest):

@@ -50,6 +50,14 @@ class ApiError(Exception):
         return self.is_always_final or is_final(self.status, has_retry_after=has_retry_after)
 
 
+class BadRequestError(ApiError):
+    """The request is not valid."""
+
+    status = 400
+    code = "invalid_value"
+    kind = "invalid_request_error"
+
+
 class UnknownPathError(ApiError):
     """There is nothing at this path."""
 
