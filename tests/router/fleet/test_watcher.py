@@ -173,7 +173,7 @@ async def test_another_agent_at_the_address_is_not_the_node_that_was_added(
     view = await world.watch(await start_node(silent, first_events=(stranger,)))
     assert not view.reachable and view.status is None
     assert view.error is not None
-    assert "Another node agent answers" in view.error
+    assert "Another node agent responds" in view.error
     assert "`router remove-node a`" in view.error
 
 
