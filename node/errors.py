@@ -218,7 +218,7 @@ class UnknownResponse(NodeError):
     kind = "invalid_request_error"
 
 
-class PreviousResponseNotFound(UnknownResponse):
+class UnknownPreviousResponse(UnknownResponse):
     """The previous response, or one before it, is not here."""
 
     code = "previous_response_not_found"

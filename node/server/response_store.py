@@ -19,7 +19,7 @@ import msgspec
 from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.input import History
 from node.dialects.responses.items import Item
-from node.errors import PreviousResponseNotFound, ResponseStoreFault
+from node.errors import ResponseStoreFault, UnknownPreviousResponse
 from node.protocol.chain.prefix import Head
 from node.protocol.ids import response_of
 
@@ -159,7 +159,7 @@ class ResponseFile:
 
     def history(self, previous_id: str | None, references: Sequence[str], origin: str) -> History:
         """Returns what a body refers to: the responses up to `previous_id`, and those of the
-        referenced items that are stored. Raises `PreviousResponseNotFound` if one of the responses
+        referenced items that are stored. Raises `UnknownPreviousResponse` if one of the responses
         is missing, and `ResponseStoreFault`."""
         return self._run(lambda db: self._history(db, previous_id, references, origin))
 
@@ -366,13 +366,13 @@ def _next_use(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT coalesce(max(used), 0) + 1 FROM responses").fetchone()[0])
 
 
-def _not_found(previous_id: str | None, missing: str) -> PreviousResponseNotFound:
+def _not_found(previous_id: str | None, missing: str) -> UnknownPreviousResponse:
     reason = "it was not stored, was deleted, or was evicted for newer ones"
     if missing == previous_id:
-        return PreviousResponseNotFound(
+        return UnknownPreviousResponse(
             f"Previous response with id {missing!r} not found: {reason}."
         )
-    return PreviousResponseNotFound(
+    return UnknownPreviousResponse(
         f"Previous response with id {previous_id!r} continues {missing!r}, which is not found: "
         f"{reason}."
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from node.dialects.responses.answer import StoredResponse
-from node.errors import PreviousResponseNotFound, ResponseStoreFault
+from node.errors import ResponseStoreFault, UnknownPreviousResponse
 from node.protocol.chain.prefix import Head
 from node.server.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits
 
@@ -83,7 +83,7 @@ def test_a_chain_that_goes_round_ends(store: ResponseFile) -> None:
     store.put(response("b", "a"), "")
     store.put(response("c", "c"), "")
     for name in "abc":
-        with pytest.raises(PreviousResponseNotFound):
+        with pytest.raises(UnknownPreviousResponse):
             store.history(f"resp_{name}", (), "")
 
 
@@ -92,7 +92,7 @@ def test_others_find_nothing_and_delete_nothing(store: ResponseFile) -> None:
     assert store.get("resp_a", "") is None
     assert not store.delete("resp_a", "router/other")
     assert store.history(None, ("msg_a-0",), "router/other").found == {}
-    with pytest.raises(PreviousResponseNotFound):
+    with pytest.raises(UnknownPreviousResponse):
         store.history("resp_a", (), "router/other")
     assert store.delete("resp_a", "router/key")
     assert store.get("resp_a", "router/key") is None
@@ -111,11 +111,11 @@ def test_a_chain_with_a_part_gone_is_not_found(store: ResponseFile) -> None:
     store.put(response("a"), "")
     store.put(response("b", "a"), "")
     store.delete("resp_a", "")
-    with pytest.raises(PreviousResponseNotFound, match="'resp_b' continues 'resp_a'") as caught:
+    with pytest.raises(UnknownPreviousResponse, match="'resp_b' continues 'resp_a'") as caught:
         store.history("resp_b", (), "")
     assert (caught.value.status, caught.value.code) == (404, "previous_response_not_found")
     assert caught.value.param == "previous_response_id"
-    with pytest.raises(PreviousResponseNotFound, match="'resp_z' not found"):
+    with pytest.raises(UnknownPreviousResponse, match="'resp_z' not found"):
         store.history("resp_z", (), "")
 
 
@@ -281,7 +281,7 @@ async def test_the_loops_store_finds_what_was_put_right_before(tmp_path: Path) -
     assert len(history.items) == 2
     assert list(history.found) == ["msg_a-0"]
     assert await store.delete("resp_a", "o")
-    with pytest.raises(PreviousResponseNotFound):
+    with pytest.raises(UnknownPreviousResponse):
         await store.history("resp_a", (), "o")
     await store.close()
 
