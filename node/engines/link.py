@@ -113,10 +113,6 @@ class EngineLink:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
     async def start(self, spec: EngineSpec, waiting: ChildProcess | None = None) -> Loaded:
         """Loads the model in the `waiting` process, or in a new one; returns when it serves. Raises
         `LoadFailure` with the reason, or `OSError`."""

@@ -85,6 +85,10 @@ class ModelState(StrEnum):
     FAILED = "failed"
 
 
+IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
+"""States in which a model occupies memory."""
+
+
 class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prefix cache of one loaded model, as far as a router's cost model needs it."""
 

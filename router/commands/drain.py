@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from node.protocol.messages import IN_MEMORY
 from router.api.admin.views import NodeRow
 from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, Unreachable, read_rows
@@ -18,9 +19,8 @@ T = TypeVar("T")
 POLL_S = 0.5
 CUT_WAIT_S = 10.0
 """Seconds until ended requests are gone."""
-FIRST_WORD_S = 5.0
+FIRST_STATUS_S = 5.0
 """Seconds that a router which has just started may be without a node's status."""
-IN_MEMORY = ("ready", "loading", "draining")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def read_options(name: str, deadline: str | None, *, cut: bool) -> Drain:
 
 
 def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
-    row = _left(_Leaving(client, wanted), models=False)
+    row = _left(_Drain(client, wanted), models=False)
     if as_json:
         console.print_json(row.model_dump())
     else:
@@ -56,7 +56,7 @@ def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
 
 
 def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
-    row = _left(_Leaving(client, wanted), models=True)
+    row = _left(_Drain(client, wanted), models=True)
     if as_json:
         console.print_json(row.model_dump())
     else:
@@ -69,7 +69,7 @@ def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> No
         )
 
 
-def _left(leaving: "_Leaving", *, models: bool) -> NodeRow:
+def _left(leaving: "_Drain", *, models: bool) -> NodeRow:
     """Waits for the node's requests, and with `models` for its models; returns the node's row."""
     try:
         row = leaving.requests()
@@ -78,7 +78,7 @@ def _left(leaving: "_Leaving", *, models: bool) -> NodeRow:
         raise Stopped(f"Stopped. {leaving.stays()}") from None
 
 
-class _Leaving:
+class _Drain:
     """The wait of one command. It has one deadline for requests and models, and continues across a
     restart of the router."""
 
@@ -112,9 +112,9 @@ class _Leaving:
         """Waits until the node has no models in memory; returns its row. Raises `CommandFailed`."""
         self._until_answered(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
         self._state = MAINTENANCE
-        row = self._wait(("model", "still loaded"), _models_held)
-        if _models_held(row):
-            left = wording.counted(_models_held(row), "model")
+        row = self._wait(("model", "still loaded"), _loaded_models)
+        if _loaded_models(row):
+            left = wording.counted(_loaded_models(row), "model")
             raise CommandFailed(
                 f"{row.name} is under maintenance, but still has {left} loaded; "
                 "they are unloaded as soon as possible."
@@ -130,10 +130,10 @@ class _Leaving:
             if left != printed and left:
                 console.print_error(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
                 printed = left
-            unheard = self._is_unheard(row)
-            if self._is_late() and unheard:
+            unknown = self._lacks_status(row)
+            if self._is_late() and unknown:
                 raise CommandFailed(f"The router has no status of {row.name} yet. {self.stays()}")
-            if self._is_late() or not (left or unheard):
+            if self._is_late() or not (left or unknown):
                 return row
             self._pause()
 
@@ -165,9 +165,9 @@ class _Leaving:
     def _is_late(self) -> bool:
         return self._wanted.clock() >= self._until_s
 
-    def _is_unheard(self, row: NodeRow) -> bool:
+    def _lacks_status(self, row: NodeRow) -> bool:
         """Returns True if a router that has just started cannot know the node's requests yet."""
-        is_new = self._wanted.clock() - self._started_s < FIRST_WORD_S
+        is_new = self._wanted.clock() - self._started_s < FIRST_STATUS_S
         return is_new and not row.reachable and row.status_age_s is None
 
 
@@ -178,7 +178,7 @@ def _row(client: AdminClient, name: str) -> NodeRow:
     raise CommandFailed(f"The node {name} has been removed meanwhile.")
 
 
-def _models_held(row: NodeRow) -> int:
+def _loaded_models(row: NodeRow) -> int:
     if row.kind == KIND_OPENAI:
         return 0  # no router controls it
     if not row.reachable:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
+from node.protocol.messages import IN_MEMORY, CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
-from router.scheduler.residency import IN_MEMORY, displacement, no_room
+from router.scheduler.residency import displacement, no_room
 from router.scheduler.sessions import Session, SessionPace
 from router.scheduler.warm_sessions import WarmSessions
 from router.states import ACTIVE, KIND_OPENAI, REST_WORDS

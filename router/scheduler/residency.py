@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
-from node.protocol.messages import ModelState, ModelStatus, NodeStatus
+from node.protocol.messages import IN_MEMORY, ModelState, ModelStatus, NodeStatus
 from node.protocol.swap_rule import ResidentModel, displaced, most_free_bytes, overdue
 from router.scheduler.node_state import NodeBook
 from serving.units import gib
-
-IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 
 
 class Displacement(NamedTuple):

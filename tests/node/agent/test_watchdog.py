@@ -17,6 +17,7 @@ from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from serving.units import GIB
+from tests.node.engines.processes import engine_pid
 from tests.node.engines.test_supervisor import World
 from tests.node.engines.test_supervisor import world as any_world
 
@@ -179,10 +180,10 @@ async def test_a_load_that_hangs_is_ended_and_who_waits_is_told() -> None:
     async with world(Script(load_delay_s=60.0)) as it:
         node, waiting = Watched(it), asyncio.create_task(it.touch())
         link = None
-        while link is None or link.pid is None:
+        while link is None or link._process is None:
             await asyncio.sleep(0)
             link = it.supervisor._slots.of(await it.entry()).link
-        os.kill(link.pid, signal.SIGSTOP)
+        os.kill(engine_pid(link), signal.SIGSTOP)
         assert await node.look_after(0.0) is ModelState.LOADING
         assert await node.look_after(LOAD_STALL_S - 10.0) is ModelState.LOADING
         assert link.alive
@@ -206,7 +207,7 @@ async def test_an_engine_that_is_stopped_is_killed_too() -> None:
     async with world(Script()) as it:
         node = Watched(it)
         handle = await it.touch()
-        os.kill(handle.link.pid or 0, signal.SIGSTOP)
+        os.kill(engine_pid(handle.link), signal.SIGSTOP)
         row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
         await node.watchdog.check()
         await node.look_after(STALL_S + 10.0)

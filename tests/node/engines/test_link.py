@@ -44,6 +44,7 @@ from node.ipc.messages import (
 )
 from node.protocol.messages import FinishReason
 from tests.fakes import AT_ONCE_S
+from tests.node.engines.processes import engine_pid
 
 WAIT_S = 30.0
 pytestmark = pytest.mark.usefixtures("link_bytes")
@@ -217,8 +218,7 @@ async def test_a_killed_engine_fails_every_open_row() -> None:
         rows = [link.submit(request(uid), ends) for uid in "ab"]
         for row in rows:
             await row.until_accepted()
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGKILL)
+        os.kill(engine_pid(link), signal.SIGKILL)
         async with asyncio.timeout(AT_ONCE_S):
             await died.wait()
             for row in rows:
@@ -354,10 +354,10 @@ async def test_under_hard_pressure_nothing_is_stored_and_what_is_refused_may_com
 async def test_a_dead_engine_answers_nothing() -> None:
     died = asyncio.Event()
     async with linked(on_died=died.set) as link:
-        os.kill(link.pid or 0, signal.SIGSTOP)
+        os.kill(engine_pid(link), signal.SIGSTOP)
         waiting = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 0)))
         await asyncio.sleep(0)
-        os.kill(link.pid or 0, signal.SIGKILL)
+        os.kill(engine_pid(link), signal.SIGKILL)
         with pytest.raises(EngineDied):
             await waiting
         await died.wait()
@@ -400,7 +400,7 @@ async def test_a_load_that_fails_raises_its_reason(script: Script, reason: str) 
 
 
 async def test_an_engine_that_dies_while_it_loads_is_a_failed_load() -> None:
-    link = EngineLink(on_progress=lambda fraction: os.kill(link.pid or 0, signal.SIGKILL))
+    link = EngineLink(on_progress=lambda fraction: os.kill(engine_pid(link), signal.SIGKILL))
     async with asyncio.timeout(WAIT_S):
         with pytest.raises(LoadFailure, match="ended while it loaded"):
             await link.start(spec(Script(load_delay_s=30)))
@@ -415,9 +415,8 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
-    assert link.pid is not None
     with pytest.raises(ProcessLookupError):
-        os.kill(link.pid, 0)
+        os.kill(engine_pid(link), 0)
 
 
 async def test_a_start_that_is_cancelled_before_its_process_is_asked_ends_it() -> None:
@@ -452,11 +451,10 @@ async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:
 
 async def test_an_engine_that_ignores_the_request_to_end_is_killed() -> None:
     async with linked() as link:
-        assert link.pid is not None
-        os.kill(link.pid, signal.SIGSTOP)
+        os.kill(engine_pid(link), signal.SIGSTOP)
         await link.stop(0.1)
         with pytest.raises(ProcessLookupError):
-            os.kill(link.pid, 0)
+            os.kill(engine_pid(link), 0)
 
 
 async def test_an_engine_does_not_outlive_its_agent(tmp_path: Path) -> None:
@@ -467,7 +465,7 @@ from node.ipc.messages import EngineSpec, MemoryLease
 async def main():
     link = EngineLink()
     await link.start(EngineSpec('scripted', 'scripted', '', 4, MemoryLease(0, 0, 0)))
-    print(link.pid, flush=True)
+    print(link._process.pid, flush=True)
     os._exit(1)
 asyncio.run(main())
 """

@@ -33,6 +33,7 @@ from node.protocol.lifecycle import ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from serving.units import GIB
+from tests.node.engines.processes import engine_pid
 
 WAIT_S = 30.0
 
@@ -97,7 +98,7 @@ async def world(
 async def test_many_that_wait_share_one_load() -> None:
     async with world(Script(load_delay_s=0.1)) as it:
         handles = await asyncio.gather(*(it.touch() for _ in range(20)))
-        assert len({handle.link.pid for handle in handles}) == 1
+        assert len({engine_pid(handle.link) for handle in handles}) == 1
         assert it.states == [ModelState.ON_DISK, ModelState.LOADING, ModelState.READY]
 
 
@@ -210,18 +211,18 @@ async def test_an_unload_ends_the_process_and_frees_its_memory() -> None:
         assert it.supervisor.budget.leased_bytes == 0
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
         with pytest.raises(ProcessLookupError):
-            os.kill(handle.link.pid or 0, 0)
+            os.kill(engine_pid(handle.link), 0)
         await it.supervisor.unload(await it.entry())
 
 
 async def test_a_dead_engine_is_started_again_by_the_next_request() -> None:
     async with world() as it:
         handle = await it.touch()
-        os.kill(handle.link.pid or 0, signal.SIGKILL)
+        os.kill(engine_pid(handle.link), signal.SIGKILL)
         await it.until(ModelState.ON_DISK)
         assert it.supervisor.budget.leased_bytes == 0
         again = await it.touch()
-        assert again.link.pid != handle.link.pid
+        assert engine_pid(again.link) != engine_pid(handle.link)
 
 
 async def test_a_death_during_a_drain_ends_it() -> None:
@@ -231,7 +232,7 @@ async def test_a_death_during_a_drain_ends_it() -> None:
             handle = await lease.ready()
             drain = asyncio.create_task(it.supervisor.drain(entry))
             await it.until(ModelState.DRAINING)
-            os.kill(handle.link.pid or 0, signal.SIGKILL)
+            os.kill(engine_pid(handle.link), signal.SIGKILL)
         await drain
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
 
@@ -410,7 +411,7 @@ async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
     async with world(script) as it:
         first = await it.touch("a")
         await until_leased(first, lambda size: size > 0)
-        os.kill(first.link.pid or 0, signal.SIGSTOP)
+        os.kill(engine_pid(first.link), signal.SIGSTOP)
         with pytest.raises(LoadFailure, match="a did not give back memory"):
             await it.touch("b")
         assert it.supervisor.budget.room_bytes("a") == 64 * GIB
@@ -446,11 +447,11 @@ async def test_an_engine_that_was_late_gets_its_lease_in_the_end(
     async with world(script) as it:
         first = await it.touch("a")
         alone_bytes = await until_leased(first, lambda size: size > 0)
-        os.kill(first.link.pid or 0, signal.SIGSTOP)
+        os.kill(engine_pid(first.link), signal.SIGSTOP)
         with pytest.raises(LoadFailure, match="a did not give back memory"):
             await it.touch("b")
         before = first.link.stats
-        os.kill(first.link.pid or 0, signal.SIGCONT)
+        os.kill(engine_pid(first.link), signal.SIGCONT)
         # The cut waits in its queue; what the failed load left is told after it.
         while first.link.stats is before:
             await asyncio.sleep(0)
@@ -540,6 +541,6 @@ async def test_a_close_ends_engines_and_loads() -> None:
         with pytest.raises(ShuttingDown):
             await loading
         with pytest.raises(ProcessLookupError):
-            os.kill(handle.link.pid or 0, 0)
+            os.kill(engine_pid(handle.link), 0)
         with pytest.raises(ShuttingDown):
             await it.touch("b")

@@ -12,6 +12,7 @@ from node.engines.link import EngineLink
 from node.ipc import child_process
 from node.ipc.child_process import ChildProcess, Spare, linked_sockets, spawn
 from node.ipc.messages import EngineSpec, MemoryLease
+from tests.node.engines.processes import engine_pid
 
 SPEC = EngineSpec("scripted", "scripted", "", 1, MemoryLease(1, 1, 0), encode_script(Script()))
 pytestmark = pytest.mark.usefixtures("link_bytes")
@@ -37,7 +38,7 @@ async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Proc
     spare = Spare("node.engine.worker", "scripted")
     waiting, link = await filled(spare), EngineLink()
     loaded = await link.start(SPEC, waiting)
-    assert (loaded.max_rows, link.pid) == (1, waiting.process.pid)
+    assert (loaded.max_rows, engine_pid(link)) == (1, waiting.process.pid)
     assert spare.take() is None
     assert await link.stop(5.0) == 0
     await spare.close()
