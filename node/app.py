@@ -137,9 +137,8 @@ def _response_limits(settings: Settings) -> StoreLimits:
 
 
 def build_agent(settings: Settings) -> Agent:
-    """The agent without its HTTP side. Raises `StartError`."""
-    if sentence := awake.refusal(settings.stay_awake):
-        raise StartError(sentence)
+    """The agent without its HTTP side. Raises `StartError` and `CannotStart`."""
+    awake.need_command(settings.stay_awake)
     machine = read_machine(this_kernel())
     limit_bytes = memory_limit_bytes(settings, machine)
     is_scripted = settings.engine == "scripted"

@@ -13,6 +13,7 @@ import subprocess
 from asyncio.subprocess import DEVNULL
 from collections.abc import Iterator
 
+from serving.errors import CannotStart
 from serving.stay_awake import StayAwake
 
 COMMAND = "caffeinate"
@@ -23,12 +24,12 @@ follow."""
 logger = logging.getLogger(__name__)
 
 
-def refusal(mode: StayAwake) -> str | None:
-    """The reason why this machine cannot be kept awake in this mode, as a sentence; None if it can,
-    or need not."""
-    if mode is not StayAwake.ALWAYS or shutil.which(COMMAND) is not None:
-        return None
-    return f"stay_awake is always, but there is no {COMMAND}, the command that keeps a Mac awake."
+def need_command(mode: StayAwake) -> None:
+    """Raises `CannotStart` if this machine cannot be kept awake in this mode, although it must."""
+    if mode is StayAwake.ALWAYS and shutil.which(COMMAND) is None:
+        raise CannotStart(
+            f"stay_awake is always, but there is no {COMMAND}, the command that keeps a Mac awake."
+        )
 
 
 class Awake:

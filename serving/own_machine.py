@@ -18,6 +18,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def url_at(host: str, port: int) -> str:
+    """The address of a server without TLS."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def default_home(product: str, environ: Mapping[str, str]) -> Path:
     """`$MLX_FLEET_HOME/<product>`, or `~/.mlx-fleet/<product>`."""
     return Path(environ.get(HOME_VARIABLE) or Path.home() / ".mlx-fleet") / product

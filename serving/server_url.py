@@ -3,7 +3,7 @@ own."""
 
 from urllib.parse import urlsplit
 
-from serving.own_machine import is_loopback
+from serving.own_machine import is_loopback, url_at
 from serving.setting import BadSetting
 
 
@@ -11,7 +11,7 @@ def own_url(host: str, port: int) -> str:
     """The address of this machine's server, whose settings have that host and port. A server that
     listens at all addresses can be reached at 127.0.0.1, too."""
     host = host.strip("[]") if is_loopback(host) else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_at(host, port)
 
 
 def read_url(text: str, example: str) -> str:

@@ -1,7 +1,6 @@
 """The `router` command: arguments only. Each verb imports its own module, so that `--help` stays
 fast."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -49,17 +48,9 @@ def serve(**given: Any) -> None:
 @with_settings(Settings, only=("home", "port"))
 def up(
     *,
-    node_home: Annotated[
-        Path | None,
-        typer.Option(envvar="MLX_FLEET_NODE_HOME", help="The node agent's folder: token, models."),
-    ] = None,
-    node_port: Annotated[
-        int,
-        typer.Option(min=0, max=65535, envvar="MLX_FLEET_NODE_PORT", help="0 takes any free port."),
-    ] = 8801,
-    engine: Annotated[
-        str | None, typer.Option(help="The node agent's engine: text or scripted.")
-    ] = None,
+    node_home: options.NodeHome = None,
+    node_port: options.NodePort = None,
+    engine: options.Engine = None,
     once: Annotated[
         str | None, typer.Option(metavar="PROMPT", help="Answer this prompt, then stop everything.")
     ] = None,
@@ -67,17 +58,17 @@ def up(
     **given: Any,
 ) -> None:
     """Start a whole fleet on this machine: router, node agent, key. Ctrl-C stops it."""
+    from router.commands import fleet_of_one
     from router.commands import up as command
-    from router.commands.fleet_of_one import Plan
 
     if model is not None and once is None:
         raise typer.BadParameter("--model is that of --once; without it, each request names one")
     settings = read_settings(given)
-    plan = Plan(
+    plan = fleet_of_one.Plan(
         home=settings.home,
         node_home=node_home or default_home().parent / "node",
         port=settings.port,
-        node_port=node_port,
+        node_port=fleet_of_one.AGENT_PORT if node_port is None else node_port,
         engine=engine,
         quiet=once is not None,
     )

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from serving.setting_kinds import PATH, PORT
+from serving.terminal.setting_options import kind_option
+
 Router = Annotated[
     str | None,
     typer.Option(
@@ -17,6 +20,26 @@ Router = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
+
+NodeHome = Annotated[
+    Path | None,
+    kind_option(
+        *(PATH, "--node-home", "The node agent's folder: token, node id, models."),
+        metavar="FOLDER",
+        envvar="MLX_FLEET_NODE_HOME",
+    ),
+]
+NodePort = Annotated[
+    int | None,
+    kind_option(
+        *(PORT, "--node-port", "The node agent's port; 0 selects a free one. Default: 8801."),
+        envvar="MLX_FLEET_NODE_PORT",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="ENGINE", help="The node agent's engine: text or scripted."),
+]
 
 MaxRows = Annotated[
     int | None,

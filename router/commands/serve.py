@@ -43,8 +43,7 @@ def run(settings: Settings) -> None:
     """Serves until a signal or the end of standard input. Raises `StartError` and
     `CannotStart`."""
     refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
-    if sentence := awake.refusal(settings.stay_awake):
-        raise StartError(sentence)
+    awake.need_command(settings.stay_awake)
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     stop = Stop()
     log_to_streams()

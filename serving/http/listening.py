@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serving.errors import CannotStart
-from serving.own_machine import is_loopback
+from serving.own_machine import is_loopback, url_at
 
 BACKLOG = 2048
 """macOS limits it to `sysctl kern.ipc.somaxconn`, 128 by default."""
@@ -58,8 +58,7 @@ def listening(host: str, port: int, hint: str = "") -> Iterator[list[socket.sock
 
 
 def url_of(host: str, listeners: Sequence[socket.socket]) -> str:
-    port = listeners[0].getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url_at(host, listeners[0].getsockname()[1])
 
 
 def is_unspecified(host: str) -> bool:

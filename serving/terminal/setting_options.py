@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from serving.setting import Setting, help_of, option_of, settings_of
+from serving.setting import Kind, Setting, help_of, option_of, settings_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,6 +36,19 @@ def with_settings(
     return decorate
 
 
+def kind_option(
+    kind: Kind, option: str, text: str, metavar: str = "", envvar: str | None = None
+) -> Any:
+    """An option whose value is of that kind; its errors name the option."""
+    return typer.Option(
+        option,
+        help=text,
+        metavar=metavar or kind.metavar,
+        envvar=envvar,
+        parser=lambda given: kind.read(option, given),
+    )
+
+
 def _parameter(settings: type[Any], name: str, setting: Setting) -> inspect.Parameter:
     kind, option = setting.kind, option_of(name, setting)
     text = help_of(settings, name)
@@ -43,12 +56,7 @@ def _parameter(settings: type[Any], name: str, setting: Setting) -> inspect.Para
     if kind.is_flag:
         annotation = Annotated[bool | None, typer.Option(option, help=text)]
     else:
-        made = typer.Option(
-            option,
-            help=text,
-            metavar=setting.metavar or kind.metavar,
-            parser=lambda given: kind.read(option, given),
-        )
+        made = kind_option(kind, option, text, setting.metavar)
         annotation = Annotated[list[Any] | None if kind.read_all else Any, made]
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation

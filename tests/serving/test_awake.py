@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.awake import RELEASE_S, Awake, kept_awake, refusal
+from serving.awake import RELEASE_S, Awake, kept_awake, need_command
+from serving.errors import CannotStart
 from serving.stay_awake import StayAwake
 from tests.serving.caffeinate import LEFT, TOLD, Caffeinate, begun, install
 
@@ -75,8 +76,9 @@ async def test_without_the_command_nothing_is_done(monkeypatch: pytest.MonkeyPat
     with awake.work():
         assert awake._task is None
     await awake.close()
-    assert refusal(StayAwake.BUSY) is None
-    assert "no caffeinate" in (refusal(StayAwake.ALWAYS) or "")
+    need_command(StayAwake.BUSY)
+    with pytest.raises(CannotStart, match="no caffeinate"):
+        need_command(StayAwake.ALWAYS)
 
 
 async def test_a_command_that_ends_by_itself_is_told_of_and_not_begun_at_each_request(

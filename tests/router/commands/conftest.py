@@ -14,7 +14,8 @@ from tests.router.commands.running import running_router
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the variables or the home of who runs it."""
-    for name in ("ROUTER_URL", "KEY", "NODE_TOKEN", "ROUTER_HOME", "NODE_HOME"):
+    names = ("KEY", "ROUTER_HOME", "ROUTER_HOST", "ROUTER_PORT", "ROUTER_URL")
+    for name in (*names, "NODE_HOME", "NODE_PORT", "NODE_TOKEN"):
         monkeypatch.delenv(f"MLX_FLEET_{name}", raising=False)
     monkeypatch.setenv("MLX_FLEET_HOME", str(tmp_path))
 

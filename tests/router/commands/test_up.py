@@ -13,8 +13,10 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from router.api.admin.views import NodeModel, NodeRow
+from router.cli.main import app
 from router.commands import fleet_of_one, up
 from router.commands.children import Child
 from router.commands.client import AdminClient, CommandFailed, RouterAccess
@@ -288,3 +290,19 @@ def test_a_quiet_child_tells_its_words_when_it_fails(capfd: pytest.CaptureFixtur
     assert "It broke." in child.failed().message
     child.stop(time.monotonic() + 20)
     assert capfd.readouterr().err == ""
+
+
+def test_the_agents_folder_and_port_come_from_its_own_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans = list[Plan]()
+    monkeypatch.setattr(up, "run", lambda plan, *_: plans.append(plan))
+    assert CliRunner().invoke(app, ["up"]).exit_code == 0
+    monkeypatch.setenv("MLX_FLEET_NODE_HOME", "~/x")
+    monkeypatch.setenv("MLX_FLEET_NODE_PORT", "7")
+    assert CliRunner().invoke(app, ["up"]).exit_code == 0
+    assert [plan.node_port for plan in plans] == [8801, 7]
+    assert plans[1].token_file == Path.home() / "x" / "token"
+    refused = CliRunner().invoke(app, ["up", "--node-port", "65536"])
+    assert (refused.exit_code, len(plans)) == (2, 2)
+    assert "--node-port must be a port number from 0 to 65535" in refused.output
