@@ -193,14 +193,16 @@ def build_app(core: Core) -> AsgiApp:
         status = 200 if up else 503
         return JSONResponse({"ready": bool(up), "nodes": len(up)}, status_code=status)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
-            await v1(scope, receive, send)
-        else:
-            try:
-                await rest(as_get(scope), receive, send)
-            except asyncio.CancelledError:
-                await send_error(send, ShuttingDown())
+    async def beside(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await rest(as_get(scope), receive, send)
+        except asyncio.CancelledError:
+            await send_error(send, ShuttingDown())
+
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        # No coroutine of its own: a request's events pass through each.
+        is_v1 = scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/")
+        return (v1 if is_v1 else beside)(scope, receive, send)
 
     return app
 

@@ -116,6 +116,7 @@ def server_config(core: Core) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=protocol_of(callers),
+        interface="asgi3",
         ws="none",
         lifespan="off",
         log_config=None,

@@ -442,7 +442,15 @@ async def serving(
     app: Any, timeouts: ClientTimeouts = DEFAULT_TIMEOUTS
 ) -> AsyncIterator[tuple[int, ServerState]]:
     """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
-    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+    config = uvicorn.Config(
+        app,
+        interface="asgi3",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+    )
     callers = Callers(refusal_body, timeouts=timeouts)
     config.load()
     state = ServerState()
