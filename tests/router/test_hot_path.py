@@ -71,10 +71,10 @@ def _section() -> str:
 
 
 def _listed(row: str) -> set[str]:
-    """Reads the files of a row of the table; names in braces share their folder."""
-    line = next(line for line in _section().splitlines() if line.startswith(f"| {row} "))
+    """Reads the files of all rows of that name in the table; names in braces share their folder."""
+    lines = [line for line in _section().splitlines() if line.startswith(f"| {row} ")]
     files = set()
-    for folder, names in re.findall(r"`([a-z_/]+/)(?:\{([^}]+)\}|[^`]*)`", line):
+    for folder, names in re.findall(r"`([a-z_/]+/)(?:\{([^}]+)\}|[^`]*)`", "\n".join(lines)):
         files |= {f"{folder}{name.strip()}.py" for name in names.split(",") if name}
     return files
 
