@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of HTTPX that have no use for certificates: each would load them, for 30 ms."""
-AT_ONCE_S = 2.0
+AT_ONCE_S = 5.0
 """Within so long happens what is to happen at once. A quiet machine needs some milliseconds; one
 that is busy with something else makes it late, and what is not told at all takes far longer."""
 

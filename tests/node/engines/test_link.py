@@ -434,7 +434,8 @@ async def test_a_stop_that_is_given_up_does_not_end_the_wait_of_another_one() ->
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.wait({first})
-        assert await link.stop(0.0) == -signal.SIGKILL
+        # On a busy machine the engine may have ended by itself before it is killed.
+        assert await link.stop(0.0) in (0, -signal.SIGKILL)
 
 
 async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:
