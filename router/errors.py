@@ -33,12 +33,12 @@ class RouterError(api_errors.ApiError):
     def standing(self) -> dict[str, object]:
         """The queue position and estimated wait that the error's body carries in every dialect;
         empty if it has nothing to do with the queue."""
-        said: dict[str, object] = {}
+        fields: dict[str, object] = {}
         if self.position is not None:
-            said["position"] = self.position
+            fields["position"] = self.position
         if self.estimated_wait_s is not None:
-            said["estimated_wait_s"] = round(self.estimated_wait_s, 1)
-        return said
+            fields["estimated_wait_s"] = round(self.estimated_wait_s, 1)
+        return fields
 
     def body(self) -> bytes:
         """The error in OpenAI's envelope, as JSON, with a `request_id` beside it if there is

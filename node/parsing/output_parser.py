@@ -92,7 +92,7 @@ class OutputParser:
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
         """Ends the text and returns the parts that were buffered. `is_cut` means that the model
-        would have said more."""
+        would have continued."""
         if self._ended:
             return []
         if self._reader is None:

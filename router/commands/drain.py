@@ -46,7 +46,7 @@ def read_options(name: str, deadline: str | None, *, cut: bool) -> Drain:
 
 
 def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
-    row = _left(_Drain(client, wanted), models=False)
+    row = _drained(_Draining(client, wanted), models=False)
     if as_json:
         console.print_json(row.model_dump())
     else:
@@ -56,7 +56,7 @@ def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
 
 
 def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
-    row = _left(_Drain(client, wanted), models=True)
+    row = _drained(_Draining(client, wanted), models=True)
     if as_json:
         console.print_json(row.model_dump())
     else:
@@ -69,16 +69,16 @@ def maintain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> No
         )
 
 
-def _left(leaving: "_Drain", *, models: bool) -> NodeRow:
+def _drained(draining: "_Draining", *, models: bool) -> NodeRow:
     """Waits for the node's requests, and with `models` for its models; returns the node's row."""
     try:
-        row = leaving.requests()
-        return leaving.models() if models else row
+        row = draining.requests()
+        return draining.models() if models else row
     except KeyboardInterrupt:
-        raise Stopped(f"Stopped. {leaving.stays()}") from None
+        raise Stopped(f"Stopped. {draining.stays()}") from None
 
 
-class _Drain:
+class _Draining:
     """The wait of one command. It has one deadline for requests and models, and continues across a
     restart of the router."""
 

@@ -147,8 +147,8 @@ def _user(content: object, path: str) -> list[Message]:
             results.append(_result(_read(_ToolResultBlock, block, at), at))
         else:
             parts.append(_plain(kind, block, at))
-    said = tuple(part for part in parts if part.text)
-    return [*results, Message("user", said)] if said or not results else results
+    filled = tuple(part for part in parts if part.text)
+    return [*results, Message("user", filled)] if filled or not results else results
 
 
 def _result(result: _ToolResultBlock, path: str) -> Message:

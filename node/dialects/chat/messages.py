@@ -118,8 +118,8 @@ def _with_more(content: Content, body: MessageBody) -> Content:
         more.append(line_of("audio"))
     if not more:
         return content
-    said = (TextPart(content),) if isinstance(content, str) else content
-    parts = (*(said if content else ()), *map(TextPart, more))
+    content_parts = (TextPart(content),) if isinstance(content, str) else content
+    parts = (*(content_parts if content else ()), *map(TextPart, more))
     return more[0] if len(parts) == 1 else parts
 
 

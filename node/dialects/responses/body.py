@@ -211,8 +211,8 @@ def _shown_format(text: TextBody | None) -> Mapping[str, Any]:
         return text.format
     owner, _ = format_owner(text.format, "text.format")
     given = {**text.format, **owner, "type": "json_schema", "json_schema": None}
-    said = {key: value for key, value in given.items() if value is not None}
-    return {"name": "schema", "description": None, "strict": True, **said}
+    present = {key: value for key, value in given.items() if value is not None}
+    return {"name": "schema", "description": None, "strict": True, **present}
 
 
 def _logprobs(body: ResponsesBody) -> int | None:

@@ -93,8 +93,8 @@ class Row:
         """Expected length of prompt and output, for which memory is planned. Without max_tokens an
         answer of usual length is assumed: the limit is then the whole context, and rows that
         reserved so much would run one by one."""
-        asked = self.request.max_tokens
-        expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
+        is_limited = self.request.max_tokens is not None
+        expected = self.limit if is_limited else min(self.limit, USUAL_ANSWER_TOKENS)
         return len(self.prompt) + max(expected, len(self.output) + 1)
 
     def next_stop(self) -> int:

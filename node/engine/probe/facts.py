@@ -50,9 +50,9 @@ def _too_large(most_bytes: int) -> Line:
     with timed() as took:
         try:
             mx.eval(mx.zeros((most_bytes + (1 << 20),), dtype=mx.uint8))
-            said = "it was not refused"
+            outcome = "it was not refused"
         except (RuntimeError, ValueError) as error:
-            said = f"refused ({type(error).__name__})"
+            outcome = f"refused ({type(error).__name__})"
         after = mx.sum(mx.ones((1024,))).item()
-    ok = said.startswith("refused") and after == 1024
-    return Line(SECTION, "one buffer too large", "refused; then all is well", said, ok, took())
+    ok = outcome.startswith("refused") and after == 1024
+    return Line(SECTION, "one buffer too large", "refused; then all is well", outcome, ok, took())

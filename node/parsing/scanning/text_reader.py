@@ -42,7 +42,7 @@ class TextReader:
         self._buffer.append_token(text, special=special)
 
     def end(self, *, is_cut: bool = False) -> None:
-        """Ends the text; `is_cut` means that the model would have said more."""
+        """Ends the text; `is_cut` means that the model would have continued."""
         self._ended = True
         self.is_cut = is_cut
 

@@ -188,8 +188,8 @@ class ChatRenderer:
             )
         whole = self.apply(request, [*before, _extended(last, marker)], generation=False)
         text, _, _ = whole.rpartition(marker)
-        said = "".join(_texts(last.content)) or last.reasoning
-        if not said or not text.endswith(said.lstrip()):
+        written = "".join(_texts(last.content)) or last.reasoning
+        if not written or not text.endswith(written.lstrip()):
             raise BadRequest(
                 "The model's chat template changes the text of the last message, so the response "
                 "cannot continue it.",

@@ -99,16 +99,16 @@ class _Probe:
     def drops(self, part: PartMarkers, follow: Message) -> bool:
         """True if the part is missing at the beginning of the response."""
         if part.is_reasoning and self._reads_reasoning:
-            answer, said = Message("assistant", ANSWER, "r"), part.opening
+            answer, rendered = Message("assistant", ANSWER, "r"), part.opening
             if follow is _RESULT:
                 answer = Message("assistant", "", "r", (_CALL,))
         elif follow is _RESULT:
             return False
         else:
-            said = f"{part.opening}\nr\n{part.closing}\n\n{ANSWER}"
-            answer = Message("assistant", said)
+            rendered = f"{part.opening}\nr\n{part.closing}\n\n{ANSWER}"
+            answer = Message("assistant", rendered)
         try:
-            return not self.text(answer, follow).startswith(self.prompt(follow) + said)
+            return not self.text(answer, follow).startswith(self.prompt(follow) + rendered)
         except BadRequest:
             return False
 
