@@ -23,11 +23,11 @@ T = TypeVar("T")
 class LocalRenderer:
     """Like `RemoteRenderer`, without a process."""
 
-    def __init__(self, formats: Formats | None, threads: Executor, turns: FairShares) -> None:
-        """`turns` shares the threads of `threads` among callers."""
+    def __init__(self, formats: Formats | None, threads: Executor, shares: FairShares) -> None:
+        """`shares` divides the threads of `threads` among callers."""
         self._renderer = ScriptedRenderer(formats)
         self._threads = threads
-        self._turns = turns
+        self._shares = shares
 
     def begin(self) -> None:
         """Does nothing: there is nothing to load."""
@@ -56,5 +56,5 @@ class LocalRenderer:
     async def _run(self, render_request: RenderRequest, work: Callable[[], T]) -> T:
         if not is_longer(render_request.request, THREAD_LENGTH):
             return work()
-        async with self._turns.acquired(render_request.caller, 1):
+        async with self._shares.acquired(render_request.caller, 1):
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -52,13 +52,13 @@ class RemoteRenderer:
         self._wanted = formats
         self._start = start
         self._limits = limits
-        self._turns = FairShares(1, TooManyWaiting)
+        self._shares = FairShares(1, TooManyWaiting)
         self._process: RenderProcess | None = None
         self._opening: asyncio.Task[RenderProcess] | None = None
 
     @property
     def is_idle(self) -> bool:
-        return not self._turns.granted_total and self._opening is None
+        return not self._shares.granted_total and self._opening is None
 
     def begin(self) -> None:
         """Starts the process, unless it runs or is being started."""
@@ -77,7 +77,7 @@ class RemoteRenderer:
     async def render(self, render_request: RenderRequest) -> Prompt:
         """Makes the prompt. Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`,
         or `TooManyWaiting` if the same caller already has too many prompts waiting."""
-        async with self._turns.acquired(render_request.caller, 1):
+        async with self._shares.acquired(render_request.caller, 1):
             process = await self._ready()
             prompt = await self._rendered(process, render_request)
             if render_request.chain is not None:

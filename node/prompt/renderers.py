@@ -62,7 +62,7 @@ class Renderers:
         self._loaded = loaded
         self._spare = Spare(WORKER_MODULE)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
-        self._turns = FairShares(THREADS, TooManyWaiting)
+        self._shares = FairShares(THREADS, TooManyWaiting)
         self._renderers: dict[tuple[Path, Formats | None], ModelRenderer] = {}
         """Ordered by use; the most recently used one is last."""
         self._ending: set[asyncio.Task[None]] = set()
@@ -106,7 +106,7 @@ class Renderers:
 
     def _made(self, folder: Path, formats: Formats | None) -> ModelRenderer:
         if folder == Path():
-            return LocalRenderer(formats, self._threads, self._turns)
+            return LocalRenderer(formats, self._threads, self._shares)
         return RemoteRenderer(folder, formats, self._start, self._limits)
 
     async def _start(self) -> ChildProcess:

@@ -24,7 +24,7 @@ class Bodies:
 
     def __init__(self) -> None:
         self._room = FairShares(MAX_OPEN_BYTES, TooManyWaiting)
-        self._shares = FairShares(THREADS, TooManyWaiting)
+        self._thread_shares = FairShares(THREADS, TooManyWaiting)
         # Only a few, since each takes the interpreter's lock from the event loop.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
 
@@ -37,5 +37,5 @@ class Bodies:
         stream. Raises what `parse` raises."""
         if len(body) <= THREAD_BODY_BYTES:
             return parse(body)
-        async with self._shares.acquired(caller, 1):
+        async with self._thread_shares.acquired(caller, 1):
             return await asyncio.get_running_loop().run_in_executor(self._threads, parse, body)

@@ -31,7 +31,7 @@ class BodyRoom:
 
     def __init__(self) -> None:
         self._room = FairShares(MAX_OPEN_BYTES, TooManyWaiting)
-        self._threads = FairShares(THREADS, TooManyWaiting)
+        self._thread_shares = FairShares(THREADS, TooManyWaiting)
 
     async def reserve(self, key_id: str, size_bytes: int) -> Share:
         """Waits for room for a body. Raises `TooManyWaiting`."""
@@ -49,5 +49,5 @@ class BodyRoom:
 
     async def in_thread(self, key_id: str, work: Callable[[], T]) -> T:
         """Runs work that would block the event loop in a thread and returns its result."""
-        async with self._threads.acquired(key_id, 1):
+        async with self._thread_shares.acquired(key_id, 1):
             return await asyncio.to_thread(work)
