@@ -14,6 +14,15 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MOST_FILES = 25
 """In a folder; but a file for each model family may be as many as there are families."""
 MANY_FILES = {ROOT / "node/parsing/formats"}
+ENGINE_IMPORTS = (
+    "node.engine.",
+    "node.ipc.",
+    "node.models.model_files",
+    "node.models.safetensors_header",
+    "node.models.saved_hashes",
+    "node.parsing.",
+    "node.protocol.",
+)
 FRAGMENTS = ("Of ", "As `", "What ", "Whose ", "Whether ", "Why ", "Those ")
 """Beginnings of a docstring that is no sentence."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -83,6 +92,17 @@ def test_a_docstring_can_be_read_without_the_line_above_it() -> None:
         if text.startswith(FRAGMENTS)
     ]
     assert fragments == []
+
+
+def test_an_engine_imports_nothing_else_of_its_node() -> None:
+    others = {
+        f"{module} -> {imported}"
+        for module, names in imports().items()
+        if module.startswith("node.engine.")
+        for imported in names
+        if imported.startswith("node.") and not imported.startswith(ENGINE_IMPORTS)
+    }
+    assert others == set()
 
 
 def test_every_package_init_is_empty() -> None:
