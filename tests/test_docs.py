@@ -307,6 +307,17 @@ def test_the_readme_links_to_every_page() -> None:
     assert {name for name in pages - linked if not name.startswith("decisions/")} == set()
 
 
+def test_the_list_of_decisions_has_each_by_its_title() -> None:
+    folder = DOCS / "decisions"
+    listed = re.findall(r"^- \[(\d+)\]\((.*?)\): (.*)$", (folder / "README.md").read_text(), re.M)
+    titles = [
+        (*re.findall(r"^# (\d+)\. ", text), path.name, text.splitlines()[0].partition(". ")[2])
+        for path in sorted(folder.glob("0*.md"))
+        for text in [path.read_text()]
+    ]
+    assert listed == titles
+
+
 def test_the_changelog_tells_of_this_version() -> None:
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
     assert f"## [{project['version']}]" in (DOCS.parent / "CHANGELOG.md").read_text()
