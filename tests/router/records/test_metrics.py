@@ -107,4 +107,4 @@ async def test_the_page_needs_a_key_of_scope_admin(tmp_path: Path) -> None:
         assert page.status == 200 and page.headers["content-type"] == CONTENT_TYPE
         assert found['mlx_fleet_requests_total{model="m",node="",outcome="no_node"}'] == 1
         other = await router.send("POST", "/metrics", authorization=f"Bearer {admin}")
-        assert await other.head() == 405 and other.headers["allow"] == "GET"
+        assert await other.head() == 405 and other.headers["allow"] == "GET, HEAD"
