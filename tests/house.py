@@ -13,7 +13,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from rich.console import Console
@@ -78,8 +78,10 @@ def _bare_text(statement: ast.stmt) -> str:
     return ""
 
 
-def sources() -> list[Source]:
-    return [Source(path) for path in source_files()]
+@cache
+def sources() -> tuple[Source, ...]:
+    """Every module of the product, each parsed once."""
+    return tuple(Source(path) for path in source_files())
 
 
 def methods(node: ast.ClassDef) -> int:

@@ -243,7 +243,13 @@ class SsdTier:
             if not shared.awaits(item.file):
                 continue
             # Without the lock: it may take a while, and the writer needs the lock.
-            job = ReadJob(item, shared.seams.memory(item.nbytes))
+            try:
+                job = ReadJob(item, shared.seams.memory(item.nbytes))
+            except BaseException:
+                # Else rows would wait for ever for a read that has not begun.
+                with shared.changed:
+                    shared.add_job(DeleteJob(shared.remove(item.file, report=True)))
+                raise
             self._reading.add(item.file)
             with shared.changed:
                 shared.reads.append(job)

@@ -265,6 +265,27 @@ def test_files_that_are_read_get_their_memory_two_at_a_time(tmp_path: Path) -> N
     assert given == [world.path(file).stat().st_size for file in files]
 
 
+def test_a_file_without_memory_to_read_it_into_is_lost_and_the_next_one_is_read(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    large, small = world.written(1, nbytes=8192), world.written(2)
+    large_bytes = world.path(large).stat().st_size
+
+    def memory(nbytes: int) -> memoryview:
+        if nbytes == large_bytes:
+            raise MemoryError
+        return memoryview(bytearray(nbytes))
+
+    world.use_memory(memory)
+    with pytest.raises(MemoryError):
+        world.tier.read(large)
+    assert world.next_report() == FileLost(large)
+    world.tier.read(small)
+    report = world.next_report()
+    assert isinstance(report, FileRead) and report.file == small
+
+
 def test_a_read_of_an_unknown_file_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.tier.read(12)
