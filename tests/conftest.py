@@ -1,5 +1,6 @@
 """For all tests."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, settings
 from node.hardware import MemoryReading
 from node.ipc import child_process
 from serving.open_files import allow_many_files
+
+OWN_LOGGERS = ("mlx_fleet", "uvicorn")
 
 # A shell on macOS allows 256 files, and a test may hold a thousand connections by both their ends.
 allow_many_files()
@@ -32,6 +35,22 @@ def _enough_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("node.agent.pressure_watch.read_memory", lambda _kernel: MemoryReading())
         yield
+
+
+@pytest.fixture(autouse=True)
+def _same_loggers() -> Iterator[None]:
+    """No test changes what the next one logs: a server that starts in this process sets levels and
+    handlers for good."""
+    before = {each: (each.level, each.propagate, each.handlers[:]) for each in _loggers()}
+    yield
+    for each in _loggers():
+        level, each.propagate, each.handlers = before.get(each, (logging.NOTSET, True, []))
+        each.setLevel(level)
+
+
+def _loggers() -> list[logging.Logger]:
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(OWN_LOGGERS)]
+    return list(map(logging.getLogger, names))
 
 
 @pytest.fixture(params=[child_process.LINK_BYTES, 4096], ids=["wide", "narrow"])
