@@ -6,26 +6,29 @@ request here. Everything else is the router as `router serve` runs it.
 
 import argparse
 import asyncio
+import socket
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import uvicorn
 import uvloop
 
 from registry import nodes
 from registry.db import WriteSession
 from registry.records import NodeRecord
 from router.api.bodies import Scope
-from router.app import AsgiApp, build_app, open_core
-from router.commands.serve import server_config
+from router.app import AsgiApp, open_core
+from router.commands.serve import Server, stopped_by_signals, tune_garbage_collector
 from router.core import Core
 from router.settings import Settings
 from router.states import KIND_OPENAI
 from router.upstream.credentials import NodeCredential
 from router.upstream.node_client import NodeClient
 from serving.http.exchange import Receive, Send
+from serving.http.listening import listening
+from serving.http.quiet_server import Stop
 
 ROWS = 1024
 """As many requests as the fake backends take at once; the peers send them all they get."""
@@ -64,16 +67,18 @@ async def add_backend(core: Core, number: int, url: str) -> None:
     await core.watcher.watch(record)
 
 
-async def serve(home: Path, port: int, backends: Sequence[str]) -> None:
-    settings = Settings(home=home, port=port)
+async def serve(
+    settings: Settings, backends: Sequence[str], listeners: list[socket.socket], stop: Stop
+) -> None:
     async with open_core(settings) as core:
         for number, url in enumerate(backends, 1):
             await add_backend(core, number, url)
         key = settings.first_key_file.read_text().strip()
-        config = server_config(core)
-        config.app = with_key(build_app(core), key)
-        config.host, config.port = settings.host, settings.port
-        await uvicorn.Server(config).serve()
+        server = Server(core, stop)
+        app: Any = server.config.app
+        server.config.app = with_key(app, key)
+        tune_garbage_collector()
+        await server.serve(listeners)
 
 
 def main() -> None:
@@ -81,11 +86,15 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--backends", required=True, help="URLs, separated by commas")
     given = parser.parse_args()
+    stop = Stop()
     with (
         tempfile.TemporaryDirectory() as home,
+        listening("127.0.0.1", given.port) as listeners,
+        stopped_by_signals(stop),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve(Path(home), given.port, given.backends.split(",")))
+        settings = Settings(home=Path(home), port=given.port)
+        runner.run(serve(settings, given.backends.split(","), listeners, stop))
 
 
 if __name__ == "__main__":
