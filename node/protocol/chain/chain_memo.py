@@ -4,20 +4,20 @@ new."""
 import re
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
-
-MOST_CHAINS = 64
-"""Most chains that are kept for lists of items whose first bytes are the same."""
 
 _OVERHEAD_BYTES = 1024
 """Approximate bytes of a chain besides its text and its arrays."""
 
 _read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_text_of = attrgetter("text")
 _between = re.compile(rb"[ \t\r\n,]*").match
 
 Key = tuple[Any, ...]
@@ -65,6 +65,69 @@ def item_ends(text: bytes, at: int) -> "array[int]":
     return ends
 
 
+class ChainFamily:
+    """The chains of all lists that begin with the same bytes. They are kept in the order of their
+    texts, so that the one with the longest common prefix is found by bisection, however many
+    sessions share their beginning."""
+
+    def __init__(self) -> None:
+        self._by_text: list[ItemChain] = []
+        self._by_head: OrderedDict[int, ItemChain] = OrderedDict()
+        """Chains by their last hash, the least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._by_head)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __iter__(self) -> Iterator[ItemChain]:
+        """The chains, the least recently used first."""
+        return iter(self._by_head.values())
+
+    def longest(self, text: bytes) -> ItemChain | None:
+        """The chain of the longest run of items with which the list's JSON begins."""
+        found, alike = None, 1
+        at = bisect_right(self._by_text, text, key=_text_of)
+        for made in self._by_text[max(0, at - 1) : at + 1]:
+            more = _common_bytes(made.text, text, alike)
+            if more > alike:
+                found, alike = made, more
+        if found is None:
+            return None
+        self._by_head.move_to_end(found.hashes[-1])
+        return found.first_items(alike)
+
+    def put(self, made: ItemChain) -> int:
+        """Stores a chain, in place of those of earlier turns of its session. Returns the number of
+        bytes that it takes more than they did.
+
+        An earlier turn ends at one of the chain's positions. Their texts may differ within the
+        common items: cache marks, which move from turn to turn, are in no hash.
+        """
+        added_bytes = _bytes(made)
+        if not self._by_head.keys().isdisjoint(made.hashes):
+            for each in made.hashes:
+                if (earlier := self._by_head.pop(each, None)) is not None:
+                    self._remove_text(earlier)
+                    added_bytes -= _bytes(earlier)
+        self._by_head[made.hashes[-1]] = made
+        insort(self._by_text, made, key=_text_of)
+        return added_bytes
+
+    def drop_oldest(self) -> int:
+        """Drops the least recently used chain; returns the number of its bytes."""
+        _, made = self._by_head.popitem(last=False)
+        self._remove_text(made)
+        return _bytes(made)
+
+    def _remove_text(self, made: ItemChain) -> None:
+        at = bisect_left(self._by_text, made.text, key=_text_of)
+        while self._by_text[at] is not made:
+            at += 1
+        del self._by_text[at]
+
+
 class ChainMemo:
     """An LRU cache of preambles and chains, bounded by their bytes. Thread-safe."""
 
@@ -74,8 +137,7 @@ class ChainMemo:
         self._used: OrderedDict[Key, None] = OrderedDict()
         """All keys, the most recently used one last."""
         self._preambles: dict[Key, Preamble] = {}
-        self._families: dict[Key, list[ItemChain]] = {}
-        """The chains of each key, the newest last."""
+        self._families: dict[Key, ChainFamily] = {}
         self._lock = threading.Lock()
 
     def preamble(self, key: Key) -> Preamble | None:
@@ -95,27 +157,16 @@ class ChainMemo:
         """The stored chain that covers the longest run of items with which the list's JSON
         begins."""
         with self._lock:
-            known = self._families[key][::-1] if self._touch(key) else []
-        found, alike = None, 1
-        for made in known:
-            more = _common_bytes(made.text, text, alike)
-            if more > alike:
-                found, alike = made, more
-        return None if found is None else found.first_items(alike)
+            return self._families[key].longest(text) if self._touch(key) else None
 
     def put(self, key: Key, made: ItemChain) -> None:
-        """Stores a chain, in place of those of earlier turns of the same session."""
+        """Stores a chain that has positions, in place of those of earlier turns of its session."""
         with self._lock:
             if not self._touch(key):
                 self._used[key] = None
                 self._used_bytes += _key_bytes(key)
-            family = self._families.get(key, [])
-            kept = [each for each in family if not _is_earlier_turn(each, made)]
-            if len(kept) >= MOST_CHAINS:
-                kept = kept[1:]
-            gone_bytes = sum(map(_bytes, family)) - sum(map(_bytes, kept))
-            self._used_bytes += _bytes(made) - gone_bytes
-            self._families[key] = [*kept, made]
+                self._families[key] = ChainFamily()
+            self._used_bytes += self._families[key].put(made)
             self._evict()
 
     def _touch(self, key: Key) -> bool:
@@ -134,7 +185,7 @@ class ChainMemo:
                 del self._used[key]
                 continue
             family = self._families[key]
-            self._used_bytes -= _bytes(family.pop(0))
+            self._used_bytes -= family.drop_oldest()
             if not family:
                 self._used_bytes -= _key_bytes(key)
                 del self._families[key], self._used[key]
@@ -160,13 +211,6 @@ def _common_bytes(known: bytes, text: bytes, least: int) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _is_earlier_turn(known: ItemChain, made: ItemChain) -> bool:
-    """True if `known` is an earlier turn of the session of `made`. Their texts may differ within
-    the common items: cache marks, which move from turn to turn, are in no hash."""
-    count = len(known.hashes)
-    return count <= len(made.hashes) and made.hashes[count - 1 : count] == known.hashes[-1:]
 
 
 def _bytes(made: ItemChain) -> int:

@@ -169,11 +169,10 @@ class Chainer:
     ) -> ItemChain:
         """The same as `_extended`, from the cache as far as possible; `before` identifies
         everything before the items."""
-        # Lists with the same first bytes are compared one by one.
         key = (begin, forms, *before, text[:KEY_BYTES])
         known = self._memo.longest(key, text)
         made = _extended(known or empty, text, begin, forms)
-        if made.items and made is not known:
+        if made.hashes and made.items and made is not known:
             self._memo.put(key, made)
         return made
 

@@ -61,6 +61,31 @@ def test_what_moved_marks_leave_alike_is_found_among_many_sessions() -> None:
         assert text.startswith(found.text + b", ")
 
 
+def test_each_of_many_sessions_that_begin_alike_is_found() -> None:
+    memo = ChainMemo(1 << 24)
+    lists = [
+        made_of(['"same"', f'"{number * 7919 % 1000}"'], [2, 1000 + number])
+        for number in range(1000)
+    ]
+    for made in lists:
+        memo.put(KEY, made)
+    for made in lists:
+        assert memo.longest(KEY, made.text + b"]") is made
+        longer = memo.longest(KEY, made.text + b', "more"]')
+        assert longer is made
+
+
+def test_the_session_that_was_used_last_is_dropped_last() -> None:
+    memo = ChainMemo(8_000)
+    first, *others = [made_of([f'"{number}"'], [100 + number]) for number in range(20)]
+    memo.put(KEY, first)
+    for made in others:
+        memo.put(KEY, made)
+        assert memo.longest(KEY, b'["0"]') is first
+    assert memo._used_bytes <= 8_000
+    assert memo.longest(KEY, b'["1"]') is None
+
+
 def test_the_longest_begin_counts_whichever_was_made_last() -> None:
     memo = ChainMemo(1 << 20)
     memo.put(KEY, made_of(['"a"', '"b"', '"c"'], [2, 3, 4]))
