@@ -33,13 +33,13 @@ class _Prompts:
     def touch(self, hashes: "array[int]", usable: list[int]) -> None:
         """Records a served chain with the usable tokens at each position."""
         positions, tokens = self.positions, self.tokens
-        predecessors = [0, *usable]
-        for position in range(len(hashes) - 1, -1, -1):
-            each, here = hashes[position], usable[position]
-            _, before = positions.pop(each, _NOTHING)
-            own = here - predecessors[position]
+        pop = positions.pop
+        for each, here, predecessor in zip(
+            reversed(hashes), reversed(usable), reversed([0, *usable[:-1]]), strict=True
+        ):
+            own = here - predecessor
+            tokens += own - pop(each, _NOTHING)[1]
             positions[each] = (here, own)
-            tokens += own - before
         self.tokens = tokens
 
     def shrink(self, max_tokens: int, max_positions: int) -> None:

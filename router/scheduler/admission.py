@@ -46,7 +46,7 @@ class Admission:
         return len(self._queue)
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return bool(self._queue)
 
     def wake_s(self) -> float | None:
         """When the next deadline or scan is due; None while nothing waits."""

@@ -146,7 +146,7 @@ class Pricing:
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
-        token_s = rates.prefill.seconds(0.0, 1.0)
+        token_s = rates.prefill.token_s
         wait_s, delay_s = warm.waits_s(prefill_s + restore_s, estimate.session, now_s, token_s)
         rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
         return NodeTerms(
@@ -338,6 +338,8 @@ def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | Non
 def _unfit(status: NodeStatus, model: ModelStatus) -> str:
     """The reason why the model cannot be loaded there, as a sentence; empty if it can be, or is
     loaded."""
+    if model.state in IN_MEMORY:
+        return ""
     if model.state is ModelState.PULLING:
         return "It is still pulling the model."
     return no_room(status, model)

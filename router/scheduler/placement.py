@@ -7,11 +7,12 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
+from node.protocol.messages import ModelStatus, NodeStatus
 from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
-from router.scheduler.node_state import Books
+from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import Rates, tokens_per_byte
-from router.scheduler.residency import can_load, displacement
+from router.scheduler.residency import can_load, displacement, is_present
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
@@ -129,7 +130,7 @@ class Placement:
         if rates is None:
             return pace.demand(1.0)
         prefill = rates.prefill
-        return pace.demand(prefill.seconds(tokens, tokens + 1.0) / prefill.seconds(0.0, 1.0))
+        return pace.demand(prefill.seconds(tokens, tokens + 1.0) / prefill.token_s)
 
     def is_learned(self, node_id: str, model: str) -> bool:
         """True if requests have shown how fast the node prefills the model."""
@@ -187,11 +188,11 @@ class Placement:
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if the node would begin with another request at once."""
-        book = self._books.of(view.node_id)
         status = model_of(view, model)
-        if status is None:
+        if status is None or view.status is None:
             return False
-        if not self.has_room(view, model, now_s):
+        book = self._books.of(view.node_id)
+        if not _has_room(book, view.status, status, now_s):
             return False
         # If other clients take all rows, one request of ours waits in the node's own queue: with
         # many more of theirs there would never be a free row.
@@ -204,10 +205,7 @@ class Placement:
         status = model_of(view, model)
         if status is None or view.status is None:
             return True
-        book = self._books.of(view.node_id)
-        return model not in book.closed and can_load(
-            displacement(book, view.status, status, now_s), now_s
-        )
+        return _has_room(self._books.of(view.node_id), view.status, status, now_s)
 
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node will be small enough; infinite if only a report from
@@ -293,3 +291,9 @@ class Placement:
             return waits, round(full, 2), book.last_grant
 
         return rank
+
+
+def _has_room(book: NodeBook, node: NodeStatus, model: ModelStatus, now_s: float) -> bool:
+    if model.name in book.closed:
+        return False
+    return is_present(book, model) or can_load(displacement(book, node, model, now_s), now_s)

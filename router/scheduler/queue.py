@@ -96,7 +96,7 @@ class FairQueue:
         return len(self._tickets)
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return bool(self._tickets)
 
     def __contains__(self, ticket_id: str) -> bool:
         return ticket_id in self._tickets

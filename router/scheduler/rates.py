@@ -73,6 +73,11 @@ class PrefillRate:
         self._until_s = _until(self._token_s)
         """Seconds of all tokens before each depth class."""
 
+    @property
+    def token_s(self) -> float:
+        """Seconds of a token at a prompt's beginning."""
+        return self._token_s[0]
+
     def seconds(self, begin: float, end: float) -> float:
         """Seconds to prefill the prompt's tokens from `begin` to `end`."""
         return self._from_start(end) - self._from_start(begin) if end > begin else 0.0

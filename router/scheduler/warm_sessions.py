@@ -12,6 +12,8 @@ MEMORY_S = 30.0
 """Seconds after which a quiet session returns with a probability of 1/e."""
 FORGOTTEN_S = 20 * MEMORY_S
 """Seconds after which a quiet session is dropped."""
+REBASE_S = 20 * MEMORY_S
+"""Seconds after which weights are scaled anew."""
 MIN_IDLE_SHARE = 0.2
 """Least idle share of a node's time that the estimate of a wait assumes, which limits it under
 overload."""
@@ -40,75 +42,67 @@ class _Warm:
     """When it was last served here; the sessions are ordered by it."""
     used_s: float
     """The same, or the time when a turn of it last waited, if that is later."""
+    weight: float
+    """Probability that it returns, on the scale of `WarmSessions`."""
 
 
 class WarmSessions:
     """Warm sessions, the least recently used first, which is the order in which caches evict.
 
-    Each session is weighted by the probability that it returns. Since all probabilities fade at one
-    rate, their sums are maintained and need no iteration.
+    Each session is weighted by the probability that it returns. All probabilities fade at one rate,
+    so weights are kept relative to that of a session used at `_base_s`: their sums are maintained,
+    need no iteration, and fade when they are read.
     """
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, _Warm] = OrderedDict()
         self.tokens = 0.0
         """Tokens of all sessions; shared prefixes count for each."""
+        self._base_s = 0.0
+        self._clear_sums()
+
+    def _clear_sums(self) -> None:
         self._live = self._live_tokens = 0.0
         self._live_turns_per_s = self._live_tokens_per_s = self._live_squared_per_s = 0.0
-        self._at_s = 0.0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return bool(self._sessions)
 
     def touch(self, session: str, tokens: float, demand: Demand, now_s: float) -> None:
         """Marks the session as used now, with so many tokens cached."""
-        self._fade(now_s)
         self.forget(session)
         self._forget_old(now_s)
-        self._sessions[session] = _Warm(tokens, demand, now_s, now_s)
+        weight = self._weight(now_s)
+        warm = self._sessions[session] = _Warm(tokens, demand, now_s, now_s, weight)
         self.tokens += tokens
-        self._live += 1.0
-        self._live_tokens += tokens
-        self._live_turns_per_s += demand.turns_per_s
-        self._live_tokens_per_s += demand.tokens_per_s
-        self._live_squared_per_s += demand.squared_per_s
+        self._add(warm, weight)
 
     def expect(self, session: str, now_s: float) -> None:
         """Marks the session as certain to return, since its next turn waits."""
         warm = self._sessions.get(session)
         if warm is None or now_s <= warm.used_s:
             return
-        self._fade(now_s)
-        more = 1.0 - _comes_back(now_s - warm.used_s)
-        warm.used_s = now_s
-        self._live += more
-        self._live_tokens += more * warm.tokens
-        self._live_turns_per_s += more * warm.demand.turns_per_s
-        self._live_tokens_per_s += more * warm.demand.tokens_per_s
-        self._live_squared_per_s += more * warm.demand.squared_per_s
+        weight = self._weight(now_s)
+        self._add(warm, weight - warm.weight)
+        warm.used_s, warm.weight = now_s, weight
 
     def forget(self, session: str) -> None:
         warm = self._sessions.pop(session, None)
         if warm is None:
             return
+        if not self._sessions:
+            self.tokens = 0.0
+            self._clear_sums()  # with what rounding has left
+            return
         self.tokens -= warm.tokens
-        live = _comes_back(self._at_s - warm.used_s)
-        self._live = max(0.0, self._live - live)
-        self._live_tokens = max(0.0, self._live_tokens - live * warm.tokens)
-        self._live_turns_per_s = max(0.0, self._live_turns_per_s - live * warm.demand.turns_per_s)
-        self._live_tokens_per_s = max(
-            0.0, self._live_tokens_per_s - live * warm.demand.tokens_per_s
-        )
-        self._live_squared_per_s = max(
-            0.0, self._live_squared_per_s - live * warm.demand.squared_per_s
-        )
+        self._add(warm, -warm.weight)
 
     def live_tokens(self, now_s: float) -> float:
         """Tokens that sessions are likely to need again."""
-        return self._live_tokens * _comes_back(now_s - self._at_s)
+        return max(0.0, self._live_tokens) * self._faded(now_s)
 
     def waits_s(
         self, work_s: float, besides: str, now_s: float, token_s: float
@@ -123,13 +117,13 @@ class WarmSessions:
         """
         if not self._sessions:
             return 0.0, 0.0
-        faded = _comes_back(now_s - self._at_s)
+        faded = self._faded(now_s)
         live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
         tokens_per_s = self._live_tokens_per_s * faded
         squared_per_s = self._live_squared_per_s * faded
         own = self._sessions.get(besides)
         if own is not None:
-            own_live = _comes_back(now_s - own.used_s)
+            own_live = own.weight * faded
             live -= own_live
             turns_per_s -= own_live * own.demand.turns_per_s
             tokens_per_s -= own_live * own.demand.tokens_per_s
@@ -176,14 +170,34 @@ class WarmSessions:
         for session in old:
             self.forget(session)
 
-    def _fade(self, now_s: float) -> None:
-        faded = _comes_back(now_s - self._at_s)
-        self._live *= faded
-        self._live_tokens *= faded
-        self._live_turns_per_s *= faded
-        self._live_tokens_per_s *= faded
-        self._live_squared_per_s *= faded
-        self._at_s = now_s
+    def _add(self, warm: _Warm, weight: float) -> None:
+        demand = warm.demand
+        self._live += weight
+        self._live_tokens += weight * warm.tokens
+        self._live_turns_per_s += weight * demand.turns_per_s
+        self._live_tokens_per_s += weight * demand.tokens_per_s
+        self._live_squared_per_s += weight * demand.squared_per_s
+
+    def _weight(self, now_s: float) -> float:
+        """The weight of a session that is used now."""
+        if not self._sessions:
+            self._base_s = now_s
+        elif now_s - self._base_s > REBASE_S:
+            self._rebase(now_s)
+        return exp((now_s - self._base_s) / MEMORY_S)
+
+    def _faded(self, now_s: float) -> float:
+        """The factor by which a weight is a probability now."""
+        return exp((self._base_s - now_s) / MEMORY_S)
+
+    def _rebase(self, now_s: float) -> None:
+        """Makes `now_s` the base, before the weights grow too large."""
+        faded = self._faded(now_s)
+        self._base_s = now_s
+        self._clear_sums()
+        for warm in self._sessions.values():
+            warm.weight *= faded
+            self._add(warm, warm.weight)
 
 
 def _comes_back(idle_s: float) -> float:

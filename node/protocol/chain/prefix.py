@@ -81,7 +81,7 @@ class Chain:
         return len(self.hashes)
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return bool(self.hashes)
 
     @property
     def items_bytes(self) -> int:
