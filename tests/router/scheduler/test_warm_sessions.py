@@ -117,3 +117,19 @@ def test_the_kept_sums_are_those_of_the_sessions(steps: list[tuple[int, int, flo
             truth.pop(f"{name}", None)
     live = sum(tokens * exp((used_s - now_s) / MEMORY_S) for tokens, used_s in truth.values())
     assert warm.live_tokens(now_s) == pytest.approx(live, rel=1e-6, abs=1e-3)
+
+
+def test_the_sums_outlast_any_uptime() -> None:
+    warm, month_s = WarmSessions(), 30 * 86_400.0
+    warm.touch("a", 100.0, Demand(0.1, 2.0, 4.0), 0.0)
+    warm.touch("b", 10.0, Demand(0.1, 2.0, 4.0), 0.0)
+    warm.expect("b", month_s)
+    assert warm.live_tokens(month_s) == pytest.approx(10.0)
+    warm.touch("c", 1.0, Demand(0.2, 2.0, 4.0), month_s + MEMORY_S)
+    assert len(warm) == 2
+    assert warm.live_tokens(month_s + MEMORY_S) == pytest.approx(10.0 * exp(-1.0) + 1.0)
+    only_c = WarmSessions()
+    only_c.touch("c", 1.0, Demand(0.2, 2.0, 4.0), 0.0)
+    assert warm.waits_s(1.0, "b", month_s + MEMORY_S, 0.1) == pytest.approx(
+        only_c.waits_s(1.0, "", 0.0, 0.1)
+    )
