@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, MutableMapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,8 +37,7 @@ class ClientDisconnected(Exception):
     """The client closed the connection before it had sent its whole body."""
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(msgspec.Struct, frozen=True):
     """The fields of a body that routing needs; the node parses the rest."""
 
     fields: Fields

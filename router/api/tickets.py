@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
 from node.protocol.paths import PATH_COUNT_TOKENS, PATH_RESPONSES
@@ -54,8 +56,7 @@ UNABLE = (UnknownModel, NodeAway, PaidBudgetUsed)
 """Errors that concern one model only; the alias's next target is tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A request's body with the defaults of one target, and its prefix hash chain."""
 
     fields: Fields

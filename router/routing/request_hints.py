@@ -17,7 +17,6 @@ session of exactly that name, the others begin on its node.
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -67,8 +66,7 @@ _CLAUDE_MARK = "_session_"
 a JSON object there."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingHeaders:
+class RoutingHeaders(msgspec.Struct, frozen=True):
     """Values of the headers that concern routing."""
 
     session: str = ""

@@ -8,7 +8,6 @@ order in which a prompt shows it (tools, system, messages), cut at the end of ea
 
 import sys
 from array import array
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -59,8 +58,7 @@ class Head(NamedTuple):
     """Canonical bytes up to there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True):
     """The positions of one request, ascending. Two chains share a prefix as far as their hashes are
     the same."""
 
