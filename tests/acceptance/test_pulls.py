@@ -69,13 +69,13 @@ async def test_an_agent_killed_in_a_pull_goes_on_at_the_byte_when_it_is_asked_ag
         here = weights.stat().st_size
         assert 2_000_000 < here <= 11_000_000
         peer.cut_at = None
-        peer.asked.clear()
+        peer.requested.clear()
         async with running(tmp_path / "node", **TEXT) as again:
             (told,) = (await again.status()).models
             assert "interrupted" in (told.reason or "")
             await order(again, command)
             await until_told(again, lambda model: model.state == "on_disk")
-    assert [(path, given) for _, path, given in peer.asked] == [
+    assert [(path, given) for _, path, given in peer.requested] == [
         ("model.safetensors", f"bytes={here}-")
     ]
     assert weights.read_bytes() == FILES["model.safetensors"]

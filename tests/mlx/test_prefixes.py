@@ -54,7 +54,7 @@ async def until_loaded(listener: Listener) -> None:
     async with asyncio.timeout(WAIT_S):
         while not listener.mirror.values:
             await asyncio.sleep(PAUSE_S)
-    await listener.until_told()
+    await listener.until_reported()
 
 
 def on_disk(mirror: Mirror) -> dict[int, int]:

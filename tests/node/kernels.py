@@ -7,7 +7,7 @@ from node.darwin import VirtualMemory
 
 @dataclass
 class PlayedKernel:
-    """Says what it is made with."""
+    """Reports what it is made with."""
 
     sysctls: dict[str, int | str]
     architecture: str = "arm64"

@@ -104,7 +104,7 @@ class Listener:
         ]
         return known[-1] if known else 0
 
-    async def until_told(self) -> None:
+    async def until_reported(self) -> None:
         """Waits for what the last answer left."""
         digest = self.agent.app.agent._prefixes.digest(self.model)
         async with asyncio.timeout(WAIT_S):
@@ -120,7 +120,7 @@ class Listener:
         body = self.body_of(messages)
         response = await self.agent.client.post(PATH, content=body, headers=headers, timeout=WAIT_S)
         assert response.status_code == 200, response.text
-        await self.until_told()
+        await self.until_reported()
         answer = response.json()
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return predicted, cached, answer["choices"][0]["message"]["content"]

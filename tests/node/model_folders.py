@@ -10,7 +10,7 @@ CONFIG = b'{"max_position_embeddings": 64}'
 
 
 def make_model(folder: Path, weights: bytes = bytes(1000)) -> Path:
-    """A complete model without a name file; its tensors are what `weights` says."""
+    """A complete model without a name file; its tensors are `weights`."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_bytes(CONFIG)
     (folder / "model.safetensors").write_bytes(safetensors(weights))

@@ -1,4 +1,4 @@
-"""What is asked of macOS's C library, and how its answers are read. The library is played: it fills
+"""The calls to macOS's C library, and how its answers are read. The library is played: it fills
 what it is given as the real one does, byte by byte."""
 
 import ctypes
@@ -31,7 +31,7 @@ SYSCTLS = {
 
 
 class Library:
-    """libSystem, as far as it is asked."""
+    """libSystem, as far as it is called."""
 
     def __init__(self) -> None:
         self.sysctls = dict(SYSCTLS)
@@ -62,7 +62,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    # A function of a library has a result type; ours says what it means.
+    # A function of a library has a result type; ours names what it means.
     monkeypatch.setattr(made, "mach_host_self", _Function(made._host))
     return made
 
@@ -90,7 +90,7 @@ def test_texts_end_where_they_end(library: Library) -> None:
     assert darwin.text("no.such.name") is None
 
 
-def test_memory_is_told_in_pages(library: Library) -> None:
+def test_memory_is_read_in_pages(library: Library) -> None:
     darwin = Darwin(library)
     for _ in range(3):
         assert darwin.virtual_memory() == VirtualMemory(
@@ -99,18 +99,18 @@ def test_memory_is_told_in_pages(library: Library) -> None:
             purgeable_bytes=500 * PAGE_BYTES,
             compressor_bytes=7_000 * PAGE_BYTES,
         )
-    assert library.hosts == 1, "each right to a port that is asked for has to be given back"
+    assert library.hosts == 1, "each right to a port that is requested has to be given back"
     library.status = 5
     assert darwin.virtual_memory() is None
 
 
-def test_what_is_swapped_out_is_told_in_bytes(library: Library) -> None:
+def test_what_is_swapped_out_is_read_in_bytes(library: Library) -> None:
     assert Darwin(library).swap_bytes() == 1_234
     del library.sysctls[b"vm.swapusage"]
     assert Darwin(library).swap_bytes() is None
 
 
-def test_where_the_library_lacks_a_call_nothing_is_told() -> None:
+def test_where_the_library_lacks_a_call_nothing_is_reported() -> None:
     bare = Darwin(object())
     assert (bare.number("hw.memsize"), bare.text("x")) == (None, None)
     assert (bare.virtual_memory(), bare.swap_bytes()) == (None, None)

@@ -74,7 +74,7 @@ async def test_prompts_counts_and_warm_prompts_have_the_defaults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rendered: list[TextRequest] = []
-    asked: list[GenerateRequest] = []
+    submitted: list[GenerateRequest] = []
     render, submit = ScriptedRenderer.render, EngineLink.submit
 
     def rendering(self: ScriptedRenderer, request: TextRequest, *rest: Any) -> Prompt:
@@ -82,7 +82,7 @@ async def test_prompts_counts_and_warm_prompts_have_the_defaults(
         return render(self, request, *rest)
 
     def submitting(self: EngineLink, request: GenerateRequest, *rest: Any) -> Any:
-        asked.append(request)
+        submitted.append(request)
         return submit(self, request, *rest)
 
     monkeypatch.setattr(ScriptedRenderer, "render", rendering)
@@ -105,4 +105,4 @@ async def test_prompts_counts_and_warm_prompts_have_the_defaults(
     finally:
         await agent.close(0.0)
     assert [each.template.kwargs for each in rendered] == [OFF] * 3
-    assert asked[0].thinking_tokens == 9
+    assert submitted[0].thinking_tokens == 9

@@ -46,9 +46,10 @@ def real_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def long_body(number: int) -> bytes:
     """A session of that many tokens, like none before it."""
-    said = f"{number} the weather in Paris is fine today and the tool says so. " * 30
+    content = f"{number} the weather in Paris is fine today and the tool says so. " * 30
     messages = [
-        {"role": "assistant" if at % 2 else "user", "content": f"{at}: {said}"} for at in range(401)
+        {"role": "assistant" if at % 2 else "user", "content": f"{at}: {content}"}
+        for at in range(401)
     ]
     tools = [
         {"type": "function", "function": {"name": f"look_{at}", **FUNCTION}} for at in range(40)

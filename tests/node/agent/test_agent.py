@@ -212,7 +212,7 @@ async def test_a_request_of_several_choices_has_one_account() -> None:
         assert record.reason is FinishReason.STOP
 
 
-async def test_what_several_choices_have_said_counts_when_the_client_leaves() -> None:
+async def test_tokens_of_several_choices_are_counted_when_the_client_disconnects() -> None:
     async with running(Script(stall_after_tokens=2)) as agent:
         events = agent.subscribe("", 0)
         await anext(events)
@@ -272,8 +272,8 @@ async def test_a_prompt_that_is_too_long_is_refused_before_the_model_is_loaded()
         assert (status.state, status.generation) == (ModelState.ON_DISK, 0)
         with pytest.raises(LoadFailure):
             await run(agent, job(agent, messages=[{"role": "user", "content": "x" * 20}]))
-        told = await anext(agent.subscribe("", 0))
-        first, second = [each for each in told if isinstance(each, Finished)]
+        reported = await anext(agent.subscribe("", 0))
+        first, second = [each for each in reported if isinstance(each, Finished)]
         assert (first.reason, first.prompt_tokens) == (FinishReason.REFUSED, 10)
         assert second.reason is FinishReason.ERROR
 
@@ -292,16 +292,16 @@ async def test_closing_a_run_cancels_its_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "began"),
     [
         ({}, 1),
         ({"n": 3}, 1),
         ({"stream": True}, 0),
-        ({"stream": True, "stop": "xxxxxxxxxy"}, 1),  # held, for it may be the stop string
+        ({"stream": True, "stop": "xxxxxxxxxy"}, 1),  # withheld, for it may be the stop string
     ],
 )
-async def test_the_end_of_a_prefill_is_told_once_where_the_answer_does_not_say_so(
-    fields: dict[str, Any], told: int
+async def test_the_end_of_a_prefill_is_reported_once_where_the_response_does_not_show_it(
+    fields: dict[str, Any], began: int
 ) -> None:
     async with running(Script(outputs=("xxxxxxxxx",), stall_after_tokens=1)) as agent:
         events = agent.subscribe("", 0)
@@ -310,7 +310,7 @@ async def test_the_end_of_a_prefill_is_told_once_where_the_answer_does_not_say_s
         await first_delta(batches)
         await batches.aclose()
         seen = [event for event in await until_finished(events) if isinstance(event, Began)]
-        assert seen == [Began("mine", "origin")] * told
+        assert seen == [Began("mine", "origin")] * began
 
 
 async def test_reasoning_that_is_perhaps_hidden_does_not_show_the_end_of_a_prefill() -> None:
@@ -319,8 +319,8 @@ async def test_reasoning_that_is_perhaps_hidden_does_not_show_the_end_of_a_prefi
     async with running(Script(outputs=("abcdefgh",), stall_after_tokens=1), **given) as agent:
         events = agent.subscribe("", 0)
         await anext(events)
-        asked = job(agent, "mine", stream=True, include_reasoning=False)
-        batches = agent.requests.run(asked, 5.0)
+        streamed = job(agent, "mine", stream=True, include_reasoning=False)
+        batches = agent.requests.run(streamed, 5.0)
         (part,) = (await first_delta(batches)).parts
         assert part.kind is PartKind.REASONING
         await batches.aclose()
@@ -328,7 +328,7 @@ async def test_reasoning_that_is_perhaps_hidden_does_not_show_the_end_of_a_prefi
         assert seen == [Began("mine", "origin")]
 
 
-async def test_an_answer_of_one_token_says_itself_that_its_prefill_is_over() -> None:
+async def test_a_response_of_one_token_shows_itself_that_its_prefill_is_over() -> None:
     async with running() as agent:
         events = agent.subscribe("", 0)
         await anext(events)
@@ -337,7 +337,7 @@ async def test_an_answer_of_one_token_says_itself_that_its_prefill_is_over() -> 
         assert isinstance(record, Finished)
 
 
-async def test_nobody_is_told_of_what_no_router_has_asked() -> None:
+async def test_the_prefill_of_a_request_without_a_router_is_not_reported() -> None:
     async with running() as agent:
         events = agent.subscribe("", 0)
         await anext(events)
@@ -380,17 +380,17 @@ async def test_a_cancel_counts_also_while_the_model_is_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running() as agent:
-        find, asked, go = Supervisor.find, asyncio.Event(), asyncio.Event()
+        find, looking, go = Supervisor.find, asyncio.Event(), asyncio.Event()
 
         async def slow_find(self: Supervisor, model: str) -> ModelEntry:
-            asked.set()
+            looking.set()
             await go.wait()
             return await find(self, model)
 
         monkeypatch.setattr(Supervisor, "find", slow_find)
         events = agent.subscribe("", 0)
         task = asyncio.create_task(run(agent, job(agent, "mine")))
-        await asked.wait()
+        await looking.wait()
         agent.requests.cancel("mine", "origin")
         go.set()
         with pytest.raises(RequestCancelled):
@@ -400,7 +400,7 @@ async def test_a_cancel_counts_also_while_the_model_is_looked_for(
         assert agent.requests.open("") == []
 
 
-async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> None:
+async def test_changes_of_residency_are_reported_at_once_and_silence_is_short() -> None:
     async with running() as agent:
         events = agent.subscribe("", 0)
         await anext(events)
@@ -411,7 +411,7 @@ async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> N
             for event in await anext(events)
             if isinstance(event, StatusEvent)
         ]
-        # A beat may come between two changes, and say the same again.
+        # A heartbeat may arrive between two changes, and report the same again.
         seen = [state for state, _ in groupby(states)]
         assert [state for state in seen if state is not ModelState.ON_DISK] == [
             ModelState.LOADING,
@@ -550,7 +550,7 @@ async def test_a_request_that_cannot_be_sent_to_the_engine_is_accounted_and_forg
         assert (await run(agent, job(agent)))[-1].finish is not None
 
 
-async def test_settings_for_a_model_that_is_not_there_are_told_at_start(
+async def test_settings_for_a_model_that_is_not_there_are_logged_at_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running(

@@ -25,12 +25,12 @@ class PlayedSupervisor:
     """Tells of one model, and does something where it reads the store again."""
 
     def __init__(self) -> None:
-        self.told = ModelStatus(name="org/tiny", state=ModelState.ON_DISK, weight_bytes=1)
+        self.reported = ModelStatus(name="org/tiny", state=ModelState.ON_DISK, weight_bytes=1)
         self.on_refresh: Callable[[], Awaitable[None]] = nothing
         self.awake = Awake(StayAwake.NEVER)
 
     def status(self) -> tuple[ModelStatus, ...]:
-        return (self.told,)
+        return (self.reported,)
 
     async def refresh(self) -> None:
         await self.on_refresh()
@@ -53,7 +53,7 @@ async def test_a_model_that_someone_waits_for_is_not_removed(
     tmp_path: Path, state: ModelState, leases: int
 ) -> None:
     folder, supervisor = make_model(tmp_path / "org--tiny"), PlayedSupervisor()
-    supervisor.told = ModelStatus("org/tiny", state, 1, leases=leases)
+    supervisor.reported = ModelStatus("org/tiny", state, 1, leases=leases)
     with pytest.raises(ModelBusy, match="unload it first"):
         await disk_of(tmp_path, supervisor).remove("org/tiny")
     assert not (folder / PARTIAL_MARKER).exists()
@@ -64,7 +64,7 @@ async def test_a_load_that_begins_while_the_model_is_removed_keeps_it(tmp_path: 
 
     async def begin_a_load() -> None:
         assert (folder / PARTIAL_MARKER).exists()
-        supervisor.told = ModelStatus("org/tiny", ModelState.LOADING, 1)
+        supervisor.reported = ModelStatus("org/tiny", ModelState.LOADING, 1)
 
     supervisor.on_refresh = begin_a_load
     with pytest.raises(ModelBusy):

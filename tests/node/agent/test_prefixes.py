@@ -95,7 +95,7 @@ async def test_a_mirror_that_begins_at_any_time_is_what_the_node_holds(
             tasks.append(asyncio.create_task(follow(events, mirrors[-1])))
         await asyncio.sleep(0)
     async with asyncio.timeout(10.0):
-        # The last changes are told turn by turn of the loop.
+        # The last changes are sent one iteration of the loop after another.
         while any(mirror.values != world.truth() for mirror in mirrors):
             await asyncio.sleep(0)
     world.hub.close()
@@ -153,7 +153,7 @@ async def test_a_salt_shares_nothing_with_others(tmp_path: Path) -> None:
         assert (await listener.ask(messages, "other"))[:2] == (0, 0)
 
 
-async def test_an_unload_ends_what_was_told(tmp_path: Path) -> None:
+async def test_an_unload_clears_the_reported_digest(tmp_path: Path) -> None:
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         await listener.ask([user("word " * 100)])
         assert listener.mirror.values
@@ -165,12 +165,12 @@ async def test_an_unload_ends_what_was_told(tmp_path: Path) -> None:
         assert listener.mirror.values and listener.mirror.epoch == 2
 
 
-async def test_a_later_listener_is_told_what_there_is(tmp_path: Path) -> None:
+async def test_a_later_listener_receives_the_whole_digest(tmp_path: Path) -> None:
     async with running(tmp_path, CACHE) as agent:
         async with Listener(agent) as first:
             await first.ask([user("word " * 100)])
         async with Listener(agent) as second:
-            await second.until_told()
+            await second.until_reported()
             assert second.mirror.values == first.mirror.values
 
 
@@ -190,9 +190,9 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
         first = (await agent.client.post(path, content=body)).json()
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        said = OutputText(first["output"][0]["content"][0]["text"])
-        chain = chain_with_output(chain, ResponseOutput(path, [said]))
-        await listener.until_told()
+        output = OutputText(first["output"][0]["content"][0]["text"])
+        chain = chain_with_output(chain, ResponseOutput(path, [output]))
+        await listener.until_reported()
         assert set(chain.hashes) <= set(listener.mirror.values)
         body = msgspec.json.encode(
             {"model": "scripted", "input": "and then?", "previous_response_id": first["id"]}
@@ -202,7 +202,7 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
         assert longer is not None and longer.hashes[0] == chain.head and len(longer) > 1
         predicted = listener.mirror.values[chain.head] >> 1
         assert 0 < predicted <= second["usage"]["input_tokens_details"]["cached_tokens"]
-        await listener.until_told()
+        await listener.until_reported()
         assert set(longer.hashes) <= set(listener.mirror.values)
 
 
@@ -211,8 +211,8 @@ async def test_a_response_whose_prompt_begins_in_another_way_has_the_chain_of_al
 ) -> None:
     path = "/v1/responses"
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
-        asked = {"model": "scripted", "input": "word " * 100}
-        first = (await agent.client.post(path, json=asked)).json()
+        before = {"model": "scripted", "input": "word " * 100}
+        first = (await agent.client.post(path, json=before)).json()
         after = {
             "model": "scripted",
             "instructions": "Be brief.",
@@ -221,26 +221,28 @@ async def test_a_response_whose_prompt_begins_in_another_way_has_the_chain_of_al
         }
         second = (await agent.client.post(path, json=after)).json()
         assert second["usage"]["input_tokens_details"]["cached_tokens"] < 100
-        said = first["output"][0]["content"][0]["text"]
+        output = first["output"][0]["content"][0]["text"]
         items = [
-            {"role": "user", "content": asked["input"]},
-            {"role": "assistant", "content": said},
+            {"role": "user", "content": before["input"]},
+            {"role": "assistant", "content": output},
             {"role": "user", "content": "and then?"},
         ]
         whole = read_fields(msgspec.json.encode({**after, "input": items}))
         chain = listener.chainer.chain(whole, path, "scripted")
         assert chain is not None
-        await listener.until_told()
+        await listener.until_reported()
         assert set(chain.hashes) <= set(listener.mirror.values)
 
 
 async def until_taken(listener: Listener) -> None:
-    """All that was told so far has come: what a later answer left comes behind it."""
+    """All that was reported so far has arrived: what a later response left arrives after it."""
     await listener.ask([{"role": "user", "content": "later " * 50}])
-    await listener.until_told()
+    await listener.until_reported()
 
 
-async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path: Path) -> None:
+async def test_a_stored_response_s_end_is_reported_to_the_router_that_sent_it(
+    tmp_path: Path,
+) -> None:
     path = "/v1/responses"
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         body = msgspec.json.encode({"model": "scripted", "input": "word " * 100})
@@ -253,18 +255,20 @@ async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path
                 await asyncio.sleep(0)
         (stored,) = listener.mirror.stored
         assert (stored.response_id, stored.origin) == (first["id"], "router/key")
-        said = OutputText(first["output"][0]["content"][0]["text"])
+        output = OutputText(first["output"][0]["content"][0]["text"])
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        end = chain_with_output(chain, ResponseOutput(path, [said])).end
+        end = chain_with_output(chain, ResponseOutput(path, [output])).end
         assert (stored.hash, stored.front, stored.size_bytes) == end
 
 
-async def test_the_end_of_a_response_that_could_not_be_stored_is_not_told(tmp_path: Path) -> None:
+async def test_the_end_of_a_response_that_could_not_be_stored_is_not_reported(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, CACHE, responses_bytes=100) as agent, Listener(agent) as listener:
-        asked = {"model": "scripted", "input": "word " * 100}
+        body = {"model": "scripted", "input": "word " * 100}
         headers = {HEADER_ORIGIN: "router/key"}
-        await agent.client.post("/v1/responses", json=asked, headers=headers)
+        await agent.client.post("/v1/responses", json=body, headers=headers)
         await until_taken(listener)
         assert listener.mirror.stored == []
 
@@ -273,7 +277,7 @@ async def test_an_answer_of_several_choices_ends_no_chain(tmp_path: Path) -> Non
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         body = msgspec.json.encode({**chat_body("word " * 100), "n": 2})
         await agent.client.post("/v1/chat/completions", content=body)
-        await listener.until_told()
+        await listener.until_reported()
         chain = listener.chainer.chain(read_fields(body), "/v1/chat/completions", "scripted")
         assert chain is not None and set(listener.mirror.values) == set(chain.hashes)
 
@@ -285,12 +289,12 @@ async def test_a_client_that_leaves_leaves_no_request_to_wait_for(tmp_path: Path
         await agent.until_active()
         await closed(writer)
         await agent.until_active(0)
-        await listener.until_told()
+        await listener.until_reported()
         digest = agent.app.agent._prefixes.digest("scripted")
         assert digest is not None and not digest._pending
 
 
-async def test_requests_of_one_id_are_told_apart(tmp_path: Path) -> None:
+async def test_requests_of_one_id_are_distinguished(tmp_path: Path) -> None:
     path = "/v1/chat/completions"
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         bodies = [listener.body_of([user(f"{word} " * 100)]) for word in ("one", "two", "three")]
@@ -298,16 +302,18 @@ async def test_requests_of_one_id_are_told_apart(tmp_path: Path) -> None:
         post = partial(agent.client.post, path, headers=headers)
         answers = await asyncio.gather(*(post(content=each) for each in bodies[:2]))
         answers.append(await post(content=bodies[2]))
-        await listener.until_told()
+        await listener.until_reported()
         for body, answer in zip(bodies, answers, strict=True):
             chain = listener.chainer.chain(read_fields(body), path, "scripted")
             assert chain is not None
-            said = OutputText(answer.json()["choices"][0]["message"]["content"])
-            whole = chain_with_output(chain, ResponseOutput(path, [said]))
+            output = OutputText(answer.json()["choices"][0]["message"]["content"])
+            whole = chain_with_output(chain, ResponseOutput(path, [output]))
             assert set(whole.hashes) <= set(listener.mirror.values)
 
 
-async def test_an_answer_that_was_not_taken_whole_is_not_told(tmp_path: Path) -> None:
+async def test_the_chain_of_a_response_that_was_not_consumed_whole_is_not_reported(
+    tmp_path: Path,
+) -> None:
     path = "/v1/chat/completions"
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         requests = agent.app.agent.requests
@@ -322,24 +328,24 @@ async def test_an_answer_that_was_not_taken_whole_is_not_told(tmp_path: Path) ->
                 await asyncio.sleep(0)
         # All of the answer is there, but nobody has taken its last delta.
         await batches.aclose()
-        await listener.until_told()
+        await listener.until_reported()
         assert set(listener.mirror.values) == set(chain.hashes)
 
 
 async def test_what_the_next_turn_leaves_out_is_not_promised_beyond(tmp_path: Path) -> None:
     path = "/v1/messages"
     passing = {"role": "system", "content": "now " * 50, "clear_at": "next_user_message"}
-    said: list[dict[str, Any]] = [user("word " * 100), passing]
+    messages: list[dict[str, Any]] = [user("word " * 100), passing]
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         for turn in range(3):
-            asked = {"model": "scripted", "max_tokens": 8, "messages": said}
-            body = msgspec.json.encode(asked)
+            request = {"model": "scripted", "max_tokens": 8, "messages": messages}
+            body = msgspec.json.encode(request)
             chain = listener.chainer.chain(read_fields(body), path, "scripted")
             assert chain is not None
             known = [listener.mirror.values.get(each, 0) >> 1 for each in chain.hashes]
             answer = (await agent.client.post(path, content=body)).json()
-            await listener.until_told()
+            await listener.until_reported()
             assert max(known) <= answer["usage"]["cache_read_input_tokens"]
             assert bool(max(known)) is (turn > 0)
             content = answer["content"]
-            said = [*said, {"role": "assistant", "content": content}, user("more"), passing]
+            messages = [*messages, {"role": "assistant", "content": content}, user("more"), passing]

@@ -27,8 +27,8 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
     kernel = PlayedKernel({})
     monkeypatch.setattr(pressure_watch, "this_kernel", lambda: kernel)
 
-    def read_memory(asked: Kernel | None) -> MemoryReading:
-        assert asked is kernel
+    def read_memory(given: Kernel | None) -> MemoryReading:
+        assert given is kernel
         return reading
 
     monkeypatch.setattr(pressure_watch, "read_memory", read_memory)
@@ -61,15 +61,15 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
         reading = MemoryReading(kernel_level=1)
         await until("none")
         assert (await agent.chat(max_tokens=1)).status_code == 200
-    told = [line for line in caplog.messages if line.startswith("Memory pressure")]
-    assert [line.partition(", after")[0] for line in told] == [
+    logged = [line for line in caplog.messages if line.startswith("Memory pressure")]
+    assert [line.partition(", after")[0] for line in logged] == [
         f"Memory pressure of this machine is now {level}" for level in ("hard", "soft", "none")
     ]
-    assert "s of none: it stores no KV, loads no model, and answers small" in told[0]
-    assert told[0].endswith("There are 0.5 GiB available, 2.0 GiB in swap.")
+    assert "s of none: it stores no KV, loads no model, and answers small" in logged[0]
+    assert logged[0].endswith("There are 0.5 GiB available, 2.0 GiB in swap.")
 
 
-async def test_an_agent_says_when_its_machine_has_slept(
+async def test_an_agent_logs_when_its_machine_has_slept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

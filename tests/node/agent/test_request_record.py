@@ -1,4 +1,4 @@
-"""How a request ends by what its engine said last."""
+"""How a request ends by what its engine reported last."""
 
 import pytest
 

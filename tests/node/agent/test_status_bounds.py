@@ -38,14 +38,14 @@ def test_a_model_that_breaks_a_bound_hides_no_other(
     assert len(caplog.messages) == 1 and repr(bad.name) in caplog.messages[0]
 
 
-def test_a_long_reason_is_clipped_and_its_model_told() -> None:
+def test_a_long_reason_is_clipped_and_its_model_reported() -> None:
     failed = ModelStatus("m", ModelState.FAILED, 5, reason="because " * 1000)
-    (told,) = ModelFilter().of((failed,))
-    assert told.reason is not None and len(told.reason) == 2000
-    assert told.reason.startswith("because") and told.reason.endswith("…")
+    (reported,) = ModelFilter().of((failed,))
+    assert reported.reason is not None and len(reported.reason) == 2000
+    assert reported.reason.startswith("because") and reported.reason.endswith("…")
 
 
-def test_of_too_many_models_the_first_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_too_many_models_the_first_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     many = [msgspec.structs.replace(GOOD, name=f"m{index}") for index in range(MAX_MODELS + 2)]
     assert ModelFilter().of(many) == tuple(many[:MAX_MODELS])
     assert len(caplog.messages) == 2

@@ -64,7 +64,7 @@ async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
     assert set(shown.split()) <= engine.keys()
 
 
-async def test_tells_how_short_memory_is_since_when_and_what_that_does(
+async def test_reports_the_memory_pressure_since_when_and_its_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
@@ -76,12 +76,12 @@ async def test_tells_how_short_memory_is_since_when_and_what_that_does(
         supervisor.set_pressure(Pressure.SOFT)
         now_s += 42
         async with asyncio.timeout(WAIT_S):
-            while (told := (await report(agent))["memory"])["stored_kv_cap_bytes"] is None:
+            while (memory := (await report(agent))["memory"])["stored_kv_cap_bytes"] is None:
                 pass
-        assert (told["pressure"], told["pressure_s"]) == ("soft", 42)
-        cap_bytes = told["stored_kv_cap_bytes"]
+        assert (memory["pressure"], memory["pressure_s"]) == ("soft", 42)
+        cap_bytes = memory["stored_kv_cap_bytes"]
         assert 0 < cap_bytes < GIB
-        assert told["pressure_effect"].startswith(
+        assert memory["pressure_effect"].startswith(
             "its stored KV is reduced step by step, to 0.0 GiB"
         )
         status = (await agent.status()).pressure
@@ -91,7 +91,7 @@ async def test_tells_how_short_memory_is_since_when_and_what_that_does(
         assert after == MemoryPressure("none", 0, cap_bytes), "it grows back first"
 
 
-async def test_routers_are_told_how_fast_an_engine_is_after_its_end_too(tmp_path: Path) -> None:
+async def test_the_speed_of_an_engine_is_reported_after_its_end_too(tmp_path: Path) -> None:
     async with running(tmp_path, SCRIPT) as agent:
         await agent.chat(max_tokens=3)
         link = agent.app.agent._supervisor.engines()["scripted"].handle.link

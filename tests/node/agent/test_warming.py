@@ -67,7 +67,7 @@ async def test_a_command_prefills_prompts_for_later_requests(tmp_path: Path) -> 
         assert again.cached_tokens > 0
 
 
-async def test_a_prompt_that_fails_is_told_and_the_next_one_goes_on(tmp_path: Path) -> None:
+async def test_a_prompt_that_fails_is_reported_and_the_next_one_goes_on(tmp_path: Path) -> None:
     async with running(tmp_path, CACHING) as agent:
         long, text = await warmed(agent, {"prompt": "x" * 8000}, {"prompt": "abcd"})
         assert long.error is not None and "context" in long.error
@@ -83,14 +83,16 @@ async def test_a_prompt_that_is_not_kept_is_a_failure(tmp_path: Path) -> None:
     assert failed.error is not None and "no room to keep it" in failed.error
 
 
-async def test_how_far_a_prompt_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_progress_of_a_prompt_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warming, "PROGRESS_S", 0.02)
     script = msgspec.structs.replace(CACHING, prefill_s_per_token=0.001, progress_interval_s=0.01)
     async with running(tmp_path, script) as agent:
-        *told, last = await warm_lines(agent, SYSTEM)
+        *progress, last = await warm_lines(agent, SYSTEM)
     assert isinstance(last, WarmResult) and last.error is None
-    done = [each.done_tokens for each in told if isinstance(each, WarmProgress)]
-    assert len(done) == len(told) > 1
+    done = [each.done_tokens for each in progress if isinstance(each, WarmProgress)]
+    assert len(done) == len(progress) > 1
     assert done == sorted(set(done))
     assert done[-1] < last.prompt_tokens
 
@@ -346,7 +348,7 @@ async def test_a_shutdown_does_not_wait_for_them(
             await asyncio.gather(load, return_exceptions=True)
 
 
-async def test_prompts_for_an_unknown_model_are_told_at_the_start(
+async def test_prompts_for_an_unknown_model_are_logged_at_the_start(
     tmp_path: Path, plan: tuple[tuple[str, Path], ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(tmp_path, warm=(("nothing", plan[0][1]),)):

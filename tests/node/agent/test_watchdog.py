@@ -176,7 +176,7 @@ async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:
                     await row.next()
 
 
-async def test_a_load_that_hangs_is_ended_and_who_waits_is_told() -> None:
+async def test_a_load_that_hangs_is_ended_and_its_waiter_fails() -> None:
     async with world(Script(load_delay_s=60.0)) as it:
         node, waiting = Watched(it), asyncio.create_task(it.touch())
         link = None

@@ -1,4 +1,4 @@
-"""What Time Machine is told of models and KV."""
+"""The exclusion of models and KV from Time Machine."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ WAIT_S = 30
 
 
 class TimeMachine:
-    """A `tmutil` that excludes what it is told to, unless it refuses."""
+    """A `tmutil` that excludes what it is given, unless it refuses."""
 
     def __init__(self, *, refuses: bool = False) -> None:
         self.refuses = refuses
@@ -47,7 +47,7 @@ def test_models_and_kv_are_excluded_once(tmp_path: Path, caplog: pytest.LogCaptu
     assert not caplog.messages
 
 
-def test_one_that_cannot_be_excluded_is_a_warning_that_says_what_to_do(
+def test_a_folder_that_cannot_be_excluded_is_a_warning_that_names_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = TimeMachine(refuses=True)
@@ -77,9 +77,9 @@ sys.exit(main())
 """
 
 
-def test_the_agent_asks_for_it_at_its_start(tmp_path: Path) -> None:
-    program, told = tmp_path / "tmutil", tmp_path / "told"
-    program.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+def test_the_agent_requests_the_exclusion_at_its_start(tmp_path: Path) -> None:
+    program, calls = tmp_path / "tmutil", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
     program.chmod(0o755)
     home = tmp_path / "home"
     options = ["serve", "--home", str(home), "--port", "0", "--engine", "scripted"]
@@ -91,12 +91,12 @@ def test_the_agent_asks_for_it_at_its_start(tmp_path: Path) -> None:
     ) as process:
         try:
             deadline_s = time.monotonic() + WAIT_S
-            while not told.exists() or told.read_text().count("\n") < 4:
+            while not calls.exists() or calls.read_text().count("\n") < 4:
                 assert process.poll() is None and time.monotonic() < deadline_s
                 time.sleep(0.05)
         finally:
             process.kill()
-    assert told.read_text().splitlines() == [
+    assert calls.read_text().splitlines() == [
         f"{verb} {home / name}"
         for name in ("models", "kv")
         for verb in ("isexcluded", "addexclusion")

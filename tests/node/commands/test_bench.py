@@ -75,7 +75,7 @@ async def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert words in ended.out
 
 
-async def test_what_a_model_cannot_do_is_told_beside_the_rest(
+async def test_a_measurement_that_a_model_cannot_do_is_reported_beside_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = Script(models=(ScriptedModel(context_tokens=150),))
@@ -114,7 +114,7 @@ async def test_the_bar_counts_what_is_done(monkeypatch: pytest.MonkeyPatch) -> N
     assert bars.tasks[0].completed == bars.tasks[0].total == 2
 
 
-def test_the_table_says_why_there_is_no_gap_and_takes_nothing_for_markup() -> None:
+def test_the_table_shows_why_there_is_no_gap_and_takes_nothing_for_markup() -> None:
     found = [
         bench.Measurement("long", Stall(6000, 1.5, None), None),
         bench.Measurement("odd", None, "It said [/red] [b]no[/b]."),
@@ -160,7 +160,9 @@ async def test_a_server_without_usage_is_measured_by_its_pieces() -> None:
         (httpx.Response(200, text="data: [1]\n\n"), "an invalid chunk"),
     ],
 )
-async def test_a_refusal_is_told_in_the_servers_words(response: httpx.Response, words: str) -> None:
+async def test_a_refusal_is_reported_in_the_server_s_words(
+    response: httpx.Response, words: str
+) -> None:
     load = BenchClient(
         ServerAddress("http://x"), "m", httpx.MockTransport(lambda request: response)
     )

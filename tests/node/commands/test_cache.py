@@ -50,7 +50,7 @@ async def test_with_an_agent_its_engines_forget_and_the_files_of_the_others_go(
     assert (unused.exists(), used.exists()) == (False, True)
 
 
-async def test_says_that_a_model_is_being_loaded(
+async def test_reports_that_a_model_is_being_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path, Script(load_delay_s=30)) as agent:

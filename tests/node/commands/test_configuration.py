@@ -101,7 +101,7 @@ def test_formats_that_do_not_go_together_stop_the_start(
 
 
 @pytest.mark.parametrize("name", ["tools", "messages", "add_generation_prompt"])
-def test_what_a_template_is_told_already_is_no_default(name: str) -> None:
+def test_a_variable_that_a_template_is_given_already_is_no_default(name: str) -> None:
     with pytest.raises(StartError, match=f"{name} is not a variable that can be set"):
         read_settings({"default_chat_template_kwargs": (("m", {name: 1}),)}, {})
 
@@ -121,7 +121,9 @@ def test_auto_as_an_option_wins_over_a_size_in_the_environment() -> None:
     assert read_settings({"kv_disk_bytes": read_disk_bytes("off")}, environ).kv_disk_bytes == 0
 
 
-def test_where_mlx_cannot_run_nobody_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_mlx_cannot_run_the_error_does_not_suggest_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     intel = PlayedKernel({}, architecture="x86_64")
     monkeypatch.setattr("node.commands.configuration.this_kernel", lambda: intel)
     with pytest.raises(ExtraMissing, match="an Intel Mac.*router serve"):

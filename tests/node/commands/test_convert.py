@@ -12,7 +12,7 @@ from node.commands.convert import Import, ImportFailed, import_model
 from node.hardware import python_command
 
 
-def test_gives_the_importer_what_was_asked() -> None:
+def test_passes_the_requested_options_to_the_importer() -> None:
     job = Import(Path("a.gguf"), "org/tiny", "float16", keep_quantized=True)
     assert job.command(Path("/m/org--tiny")) == [
         *(*python_command(), "-m", "node.engine.gguf.convert", "--name", "org/tiny"),

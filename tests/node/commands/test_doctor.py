@@ -80,7 +80,7 @@ def test_a_python_in_which_mlx_cannot_run_is_named(tmp_path: Path, sysctl: int, 
     assert words in check.sentence
 
 
-def test_a_mac_without_a_gpu_is_told_so() -> None:
+def test_a_mac_without_a_gpu_fails_the_check() -> None:
     on_cpu = answers({"-c": "0.32.4 Device(cpu, 0)"})
     check = doctor.check_mlx(on_cpu, PlayedKernel({}))
     assert check.level is Level.FAIL and "no GPU" in check.sentence
@@ -106,7 +106,7 @@ def test_a_mac_that_does_not_sleep_is_fine() -> None:
     assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
 
 
-def test_a_mac_that_sleeps_is_told_what_the_agent_does_about_it() -> None:
+def test_the_check_of_a_mac_that_sleeps_reports_what_the_agent_does_about_it() -> None:
     laptop = answers({"pmset": PMSET.format("1 (sleep prevented by caffeinate, powerd)")})
     checks = {mode: doctor.check_sleep(mode, laptop) for mode in StayAwake}
     assert [each.level for each in checks.values()] == [Level.WARN, Level.OK, Level.WARN]

@@ -1,4 +1,4 @@
-"""What macOS says of its firewall and the local network, by recorded answers."""
+"""What macOS reports of its firewall and the local network, by recorded answers."""
 
 from __future__ import annotations
 
@@ -88,14 +88,18 @@ def test_on_loopback_no_firewall_matters(tmp_path: Path) -> None:
     assert {check.level for check in checks} == {Level.OK}
 
 
-def test_beyond_loopback_the_name_is_told_by_which_others_reach_this_mac(tmp_path: Path) -> None:
+def test_beyond_loopback_the_name_by_which_others_reach_this_mac_is_reported(
+    tmp_path: Path,
+) -> None:
     settings = Settings(home=tmp_path, host="0.0.0.0")
     checks = {check.name: check for check in check_network(settings, Mac(), PROGRAM)}
     assert "Annas-Mac.local" in checks["name"].sentence
     assert checks["firewall"].level is Level.WARN
 
 
-def test_the_local_network_is_asked_of_who_calls(tmp_path: Path) -> None:
+def test_the_local_network_permission_is_needed_by_the_process_that_connects(
+    tmp_path: Path,
+) -> None:
     local, _ = check_network(Settings(home=tmp_path), Mac(), PROGRAM)
     assert "the router, which connects to the agents" in local.sentence
     assert "Privacy & Security > Local Network" in local.advice

@@ -31,22 +31,22 @@ def wanted(tmp_path: Path) -> FullCheckOptions:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The sections that were asked for; each says one line."""
-    told: list[tuple[str, ...]] = []
+def sections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The probed sections; each yields one line."""
+    sections: list[tuple[str, ...]] = []
 
     def play(section: str, *rest: str) -> Iterator[Line]:
-        told.append((section, *rest))
+        sections.append((section, *rest))
         yield line(section=section)
 
     monkeypatch.setattr(mac_check, "probed", play)
     for name in ("limits", "processes", "streams"):
         monkeypatch.setattr(trials, name, lambda: iter([line()]))
-    return told
+    return sections
 
 
 def test_the_report_is_written_as_json_and_as_text(
-    wanted: FullCheckOptions, asked: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+    wanted: FullCheckOptions, sections: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_full(wanted, as_json=False)
     report = json.loads((wanted.out / "mac-report.json").read_text())
@@ -59,28 +59,28 @@ def test_the_report_is_written_as_json_and_as_text(
 
 
 def test_a_line_that_failed_makes_the_command_fail(
-    wanted: FullCheckOptions, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+    wanted: FullCheckOptions, sections: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "limits", lambda: iter([line(ok=False)]))
     assert not run_full(wanted, as_json=True)
 
 
-def test_without_the_model_its_sections_say_how_to_get_it(
-    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
+def test_without_the_model_its_sections_report_how_to_get_it(
+    wanted: FullCheckOptions, sections: list[tuple[str, ...]]
 ) -> None:
     found = {each.section: each for each in findings(wanted)}
     assert "make mac-check" in found["answers"].found
     assert found["answers"].ok is None
-    assert [section for section, *_ in asked] == ["device", "hybrids"]
+    assert [section for section, *_ in sections] == ["device", "hybrids"]
 
 
 def test_with_the_model_all_sections_are_tried(
-    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
+    wanted: FullCheckOptions, sections: list[tuple[str, ...]]
 ) -> None:
     wanted.model.mkdir(parents=True)
     (wanted.model / "config.json").write_text("{}")
     list(findings(wanted))
-    assert [section for section, *_ in asked] == [
+    assert [section for section, *_ in sections] == [
         "device",
         "memory",
         "answers",
@@ -89,7 +89,7 @@ def test_with_the_model_all_sections_are_tried(
     ]
 
 
-def test_on_linux_each_line_of_a_mac_says_so(wanted: FullCheckOptions) -> None:
+def test_on_linux_each_line_of_a_mac_reports_that_it_is_none(wanted: FullCheckOptions) -> None:
     lines = list(mac_settings.settings_of_macos(wanted.settings, lambda _command: None, mac=False))
     assert len(lines) == 5
     assert all(each.ok is None and "this is no Mac" in each.found for each in lines)
@@ -105,7 +105,7 @@ class Panic(BaseException):
     """The end of the machine."""
 
 
-def test_a_soak_that_did_not_end_is_told_at_the_next_run(
+def test_a_soak_that_did_not_end_is_reported_at_the_next_run(
     wanted: FullCheckOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def panic(*_section: str) -> Iterator[Line]:
@@ -116,8 +116,8 @@ def test_a_soak_that_did_not_end_is_told_at_the_next_run(
     monkeypatch.setattr(mac_check, "probed", panic)
     with pytest.raises(Panic):
         list(soak(wanted))
-    (told,) = last_soak(wanted)
-    assert told.ok is False and "may have panicked" in told.found
+    (reported,) = last_soak(wanted)
+    assert reported.ok is False and "may have panicked" in reported.found
     assert list(last_soak(wanted)) == []
 
 
@@ -135,7 +135,7 @@ def test_a_soak_that_is_stopped_leaves_no_mark(
 
 
 def test_a_soak_that_ends_leaves_no_mark(
-    wanted: FullCheckOptions, asked: list[tuple[str, ...]]
+    wanted: FullCheckOptions, sections: list[tuple[str, ...]]
 ) -> None:
     assert len(list(soak(wanted))) == 1
     assert list(last_soak(wanted)) == []

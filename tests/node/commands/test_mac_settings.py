@@ -44,7 +44,7 @@ def answering(**changed: str) -> Callable[[Sequence[str]], str | None]:
     return lambda command: answers.get(" ".join(command))
 
 
-def test_the_machine_is_told_with_its_system_and_driver() -> None:
+def test_the_machine_is_reported_with_its_system_and_driver() -> None:
     found = {each.name: each for each in system(answering(), KERNEL)}
     assert found["macOS"].found == "26.4.1 (25E246), Apple M4, 32 GiB, IOGPUFamily 104.4.1"
     assert found["connections that wait to be accepted"].found == "128"
@@ -58,7 +58,7 @@ def test_a_python_that_is_translated_fails() -> None:
     assert found.found == "x86_64, translated by Rosetta"
 
 
-def test_what_the_kernel_is_asked_is_compared_with_the_system_s_own_command() -> None:
+def test_what_the_kernel_reports_is_compared_with_the_system_s_own_command() -> None:
     found = {each.name: each for each in system(answering(), KERNEL)}
     assert (found["sysctl"].found, found["sysctl"].ok) == ("3 of 3 are", True)
     memory = found["memory by kind"]
@@ -79,7 +79,7 @@ def test_what_the_kernel_is_asked_is_compared_with_the_system_s_own_command() ->
         ("", "not reported"),
     ],
 )
-def test_how_soon_a_mac_sleeps_is_told(answer: str, words: str, tmp_path: Path) -> None:
+def test_how_soon_a_mac_sleeps_is_reported(answer: str, words: str, tmp_path: Path) -> None:
     run = answering()
     lines = settings_of_macos(
         Settings(home=tmp_path),

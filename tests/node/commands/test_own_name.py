@@ -10,13 +10,13 @@ from node.commands.own_name import own_ipv4, own_name
 
 
 def answering(answer: str | None) -> tuple[list[Sequence[str]], str]:
-    asked: list[Sequence[str]] = []
+    commands: list[Sequence[str]] = []
 
     def run(command: Sequence[str]) -> str | None:
-        asked.append(command)
+        commands.append(command)
         return answer
 
-    return asked, own_name(run, mac=True)
+    return commands, own_name(run, mac=True)
 
 
 def test_a_mac_goes_by_its_bonjour_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,9 +177,9 @@ def test_an_open_stream_ends_with_one_error_and_its_accounts_at_the_second_ctrl_
             futures.ThreadPoolExecutor() as threads,
         ):
             whole = threads.submit(lambda: client.post("/v1/chat/completions", json=body))
-            lines, told = answer.iter_lines(), events.iter_lines()
+            lines, reported = answer.iter_lines(), events.iter_lines()
             assert '"delta"' in next(lines)
-            while '"active_requests":2' not in next(told):
+            while '"active_requests":2' not in next(reported):
                 pass
             process.send_signal(signal.SIGINT)
             until_refused(url)
@@ -188,7 +188,7 @@ def test_an_open_stream_ends_with_one_error_and_its_accounts_at_the_second_ctrl_
             assert [json.loads(line[6:])["error"]["code"] for line in rest] == ["shutting_down"]
             refused = whole.result(WAIT_S)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
-            records = [event for event in map(json.loads, told) if event["type"] == "finished"]
+            records = [event for event in map(json.loads, reported) if event["type"] == "finished"]
             assert [(r["reason"], r["completion_tokens"]) for r in records] == [("error", 1)] * 2
         _, err = process.communicate(timeout=WAIT_S)
         assert (process.returncode, beyond_info(err)) == (0, [])
@@ -212,8 +212,8 @@ def test_a_client_that_does_not_read_is_no_traceback(tmp_path: Path) -> None:
             )
             deaf.sendall((head + body).encode())
             with client.stream("GET", "/fleet/events") as events:
-                told = events.iter_lines()
-                while '"type":"finished"' not in next(told):
+                reported = events.iter_lines()
+                while '"type":"finished"' not in next(reported):
                     pass
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=WAIT_S)

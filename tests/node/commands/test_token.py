@@ -12,8 +12,8 @@ from node.settings import Settings
 def run(capsys: pytest.CaptureFixture[str], home: Path) -> tuple[object, str, str]:
     with pytest.raises(SystemExit) as ended:
         main(["token", "--home", str(home)])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
 
 
 def test_the_token_is_the_whole_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

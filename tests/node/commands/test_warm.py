@@ -102,13 +102,13 @@ def test_a_bar_moves_within_a_prompt() -> None:
     bars = Progress(disable=True)
     seen = []
 
-    def told() -> Iterator[WarmProgress | Warmed]:
+    def lines() -> Iterator[WarmProgress | Warmed]:
         for each in (WarmProgress(0, 30, 120), DONE, WarmProgress(1, 60, 120), DONE):
             yield each
             task = bars.tasks[0]
             seen.append((task.description, task.completed))
 
-    assert command._show(bars, 2, told()) == [DONE, DONE]
+    assert command._show(bars, 2, lines()) == [DONE, DONE]
     assert seen == [
         *(("prompt 1 of 2", 0.25), ("prompt 2 of 2", 1)),
         *(("prompt 2 of 2", 1.5), ("prompt 2 of 2", 2)),

@@ -34,7 +34,7 @@ async def filled(spare: Spare) -> ChildProcess:
     return taken
 
 
-async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Process) -> None:
+async def test_a_process_that_waited_loads_the_model_it_is_sent(children: psutil.Process) -> None:
     spare = Spare("node.engine.worker", "scripted")
     waiting, link = await filled(spare), EngineLink()
     loaded = await link.start(SPEC, waiting)
@@ -79,7 +79,7 @@ async def test_none_is_started_where_it_is_not_wanted_any_more() -> None:
     await spare.close()
 
 
-async def test_one_that_cannot_be_started_is_told_in_the_log(
+async def test_a_process_that_cannot_be_started_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(module: str, *arguments: str) -> ChildProcess:

@@ -39,7 +39,7 @@ def test_marks_stay_when_a_step_is_over() -> None:
     assert watch.marks == MARKS // 2
     clock.now_s += 10.0
     assert watch.marks == MARKS // 2 + MARKS // 4
-    # The next one begins where nothing else has been told.
+    # The next one begins where nothing else has been reported.
     watch.begin(10.0)
     clock.now_s += 40.0
     assert watch.marks == 2 * MARKS - MARKS // 4

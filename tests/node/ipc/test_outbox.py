@@ -1,4 +1,4 @@
-"""What is said to an agent that does not read."""
+"""What is sent to an agent that does not read."""
 
 import socket
 import threading
@@ -35,14 +35,14 @@ def read(end: socket.socket, length: int) -> bytes:
     return bytes(data)
 
 
-def test_nobody_waits_for_a_reader_and_all_comes_in_order(
+def test_nobody_waits_for_a_reader_and_all_arrives_in_order(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = ends
-    box, said = Outbox(theirs, broken), b"".join(LINES)
+    box, sent = Outbox(theirs, broken), b"".join(LINES)
     for line in LINES:
         box.put(line)
-    assert read(ours, len(said)) == said
+    assert read(ours, len(sent)) == sent
     box.flush()
     box.put(b"later")
     assert read(ours, 5) == b"later"
@@ -80,43 +80,43 @@ def test_nothing_overtakes_what_waits() -> None:
     assert link.taken == [b"first", b"second", b"third"]
 
 
-def test_what_threads_say_at_a_time_is_not_mixed(
+def test_what_threads_send_at_the_same_time_is_not_mixed(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = ends
     box = Outbox(theirs, broken)
 
-    def say(letter: bytes) -> None:
+    def send(letter: bytes) -> None:
         for _ in range(200):
             box.put(letter * 1000)
 
-    threads = [threading.Thread(target=say, args=(letter,)) for letter in (b"a", b"b", b"c")]
+    threads = [threading.Thread(target=send, args=(letter,)) for letter in (b"a", b"b", b"c")]
     for thread in threads:
         thread.start()
-    said = read(ours, 600 * 1000)
+    received = read(ours, 600 * 1000)
     for thread in threads:
         thread.join()
-    pieces = [said[at : at + 1000] for at in range(0, len(said), 1000)]
+    pieces = [received[at : at + 1000] for at in range(0, len(received), 1000)]
     assert all(len(set(piece)) == 1 for piece in pieces)
 
 
-def test_beyond_its_bound_who_says_more_waits(
+def test_beyond_its_bound_a_sender_waits(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "MOST_BYTES", 10_000_000)
     ours, theirs = ends
-    box, said = Outbox(theirs, broken), threading.Event()
+    box, sent = Outbox(theirs, broken), threading.Event()
     piece = b"x" * 1_000_000
 
-    def say() -> None:
+    def send() -> None:
         for _ in range(20):
             box.put(piece)
             assert box._waiting_bytes <= 10_000_000
-        said.set()
+        sent.set()
 
-    threading.Thread(target=say, daemon=True).start()
+    threading.Thread(target=send, daemon=True).start()
     read(ours, 20_000_000)
-    assert said.wait(WAIT_S)
+    assert sent.wait(WAIT_S)
 
 
 def test_one_thing_larger_than_the_bound_is_sent_all_the_same(
@@ -129,14 +129,14 @@ def test_one_thing_larger_than_the_bound_is_sent_all_the_same(
     assert read(ours, len(piece)) == piece
 
 
-def test_an_end_that_is_closed_is_told(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_a_closed_socket_is_reported(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    told = threading.Event()
-    box = Outbox(theirs, told.set)
+    reported = threading.Event()
+    box = Outbox(theirs, reported.set)
     box.put(bytes(5_000_000))
     ours.close()
-    assert told.wait(WAIT_S)
-    told.clear()
+    assert reported.wait(WAIT_S)
+    reported.clear()
     box.flush()
     box.put(b"x")
-    assert told.is_set()
+    assert reported.is_set()

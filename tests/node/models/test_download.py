@@ -26,11 +26,11 @@ class PlayedSource:
     """Gives what `gives` writes."""
 
     gives: Callable[[ExpectedFile, PartialFile], None] = whole
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    fetched: list[tuple[str, int]] = field(default_factory=list)
     """Path, and from which byte on."""
 
     def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
-        self.asked.append((file.path, out.tell()))
+        self.fetched.append((file.path, out.tell()))
         self.gives(file, out)
 
     def wrong(self, file: ExpectedFile) -> DownloadError:
@@ -38,10 +38,10 @@ class PlayedSource:
 
 
 def arrive(folder: Path, source: PlayedSource, *files: ExpectedFile, at_once: int = 1) -> int:
-    """How many bytes were told of."""
-    told: list[int] = []
-    Downloads(folder, source, told.append).run(files, at_once)
-    return sum(told)
+    """How many bytes were reported."""
+    reported: list[int] = []
+    Downloads(folder, source, reported.append).run(files, at_once)
+    return sum(reported)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def arrive(folder: Path, source: PlayedSource, *files: ExpectedFile, at_once: in
         ExpectedFile("a.json", len(DATA)),
     ],
 )
-def test_a_file_goes_on_where_it_is_and_is_not_asked_for_when_it_is_whole(
+def test_a_file_is_resumed_where_it_is_and_is_not_fetched_when_it_is_complete(
     tmp_path: Path, file: ExpectedFile
 ) -> None:
     (tmp_path / "a.json").write_bytes(DATA[:1000])
     source = PlayedSource()
     assert arrive(tmp_path, source, file) == len(DATA)
     assert arrive(tmp_path, source, file) == len(DATA)
-    assert source.asked == [("a.json", 1000)]
+    assert source.fetched == [("a.json", 1000)]
     assert (tmp_path / "a.json").read_bytes() == DATA
 
 
@@ -142,4 +142,4 @@ def test_the_first_failure_stops_the_other_files(tmp_path: Path) -> None:
     with pytest.raises(DownloadError, match="It was cut"):
         arrive(tmp_path, source, *files, at_once=2)
     assert ended.is_set()
-    assert sorted(path for path, _ in source.asked) == ["bad.json", "good.json"]
+    assert sorted(path for path, _ in source.fetched) == ["bad.json", "good.json"]

@@ -30,16 +30,16 @@ class PlayedHub:
 
     stalls: threading.Event | None = None
     """The weights stop in the middle until this is set, and are then cut off."""
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    downloaded: list[tuple[str, str]] = field(default_factory=list)
     """File and range, of what was downloaded."""
     tokens: set[str] = field(default_factory=set)
 
     def go_on(self) -> None:
-        """Nothing stalls any more, and what was asked is forgotten."""
+        """Nothing stalls any more, and what was downloaded is forgotten."""
         if self.stalls is not None:
             self.stalls.set()
         self.stalls = None
-        self.asked.clear()
+        self.downloaded.clear()
         self.tokens.clear()
 
 
@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         if given:
             headers["content-range"] = f"bytes {begin}-{len(data) - 1}/{len(data)}"
         if self.command == "GET":
-            self.hub.asked.append((name, given))
+            self.hub.downloaded.append((name, given))
             if self.hub.stalls is not None and name == "model.safetensors":
                 self._stall(data, headers, self.hub.stalls)
                 return
@@ -135,7 +135,7 @@ async def test_a_pull_killed_in_the_middle_goes_on_by_itself_at_the_next_start(
         world.pulls.begin(PullCommand("tiny", "org/tiny", token="hf_secret"))
         weights, config = (models / "tiny" / name for name in ("model.safetensors", "config.json"))
         async with asyncio.timeout(WAIT_S):
-            # Files come side by side: one is whole, and one is not.
+            # Files are downloaded side by side: one is whole, and one is not.
             while here_bytes(config) < len(FILES["config.json"]) or here_bytes(weights) == 0:
                 await asyncio.sleep(0.01)
         # SIGKILL to the process that pulls.
@@ -150,8 +150,8 @@ async def test_a_pull_killed_in_the_middle_goes_on_by_itself_at_the_next_start(
         assert again.pulls.is_running("tiny")
         assert await again.until_still() == ()
         await again.pulls.close()
-    # Nothing is asked for again that has come.
-    assert hub.asked == [("model.safetensors", f"bytes={here}-")]
+    # Nothing that has arrived is requested again.
+    assert hub.downloaded == [("model.safetensors", f"bytes={here}-")]
     assert hub.tokens == {""}
     entry = again.store.find("tiny")
     assert entry is not None and read_source(entry.folder) == f"hub:org/tiny@{COMMIT}"

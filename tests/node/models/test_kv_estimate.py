@@ -87,7 +87,7 @@ def test_a_window_of_no_known_layer_or_width_counts_as_full(config: dict[str, An
     ("model_type", "pattern"),
     [("gemma3_text", 2), ("cohere2", 2), ("exaone4", "LG"), ("gpt_oss", None)],
 )
-def test_a_pattern_says_which_layers_slide(model_type: str, pattern: Any) -> None:
+def test_a_pattern_determines_which_layers_slide(model_type: str, pattern: Any) -> None:
     found = of(model_type, sliding_window=100, sliding_window_pattern=pattern)
     assert found == (2 * LAYER, 2 * 100 * LAYER)
 
@@ -217,7 +217,7 @@ FAMILIES = st.sampled_from(["llama", "gemma3", "gemma4", "deepseek_v3", "falcon_
 
 
 @given(CONFIGS, CONFIGS | st.none(), FAMILIES)
-def test_whatever_a_config_says_the_estimate_is_a_number_of_bytes_or_a_refusal(
+def test_whatever_a_config_contains_the_estimate_is_a_number_of_bytes_or_a_refusal(
     config: dict[str, Any], text: dict[str, Any] | None, family: str
 ) -> None:
     whole = config | {"model_type": family} | ({} if text is None else {"text_config": text})

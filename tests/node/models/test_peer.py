@@ -27,7 +27,7 @@ FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty.txt": b"
 
 @dataclass
 class PlayedPeer:
-    """What a peer does, and what it was asked."""
+    """What a peer does, and what was requested of it."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
@@ -37,7 +37,7 @@ class PlayedPeer:
     """… when this returns."""
     ignores_ranges: bool = False
     status: int = 206
-    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    requested: list[tuple[str, str, str]] = field(default_factory=list)
     """Ticket, path, range."""
 
 
@@ -49,7 +49,7 @@ def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
         def do_GET(self) -> None:
             query = parse_qs(urlsplit(self.path).query)
             path, given = query["path"][0], self.headers["range"]
-            peer.asked.append((self.headers["x-fleet-ticket"], path, given))
+            peer.requested.append((self.headers["x-fleet-ticket"], path, given))
             data = peer.files[path]
             begin = 0 if peer.ignores_ranges else int(given[6:-1])
             self.send_response(200 if peer.ignores_ranges else peer.status)
@@ -79,11 +79,11 @@ def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
 
 
 def copy(peer: PlayedPeer, folder: Path, files: dict[str, bytes] | None = None) -> int:
-    """Copies what `files` says the peer has; how many bytes were told of."""
-    told: list[int] = []
+    """Copies the files that `files` lists; how many bytes were reported."""
+    reported: list[int] = []
     source = PeerSource(Peer(peer.url, share(files or FILES)), "org/tiny")
-    Downloads(folder, source, told.append).run(source.files(), at_once=1)
-    return sum(told)
+    Downloads(folder, source, reported.append).run(source.files(), at_once=1)
+    return sum(reported)
 
 
 def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
     for path, data in FILES.items():
         assert (tmp_path / path).read_bytes() == data
     # An empty file needs no bytes.
-    assert [(ticket, path) for ticket, path, _ in peer.asked] == [
+    assert [(ticket, path) for ticket, path, _ in peer.requested] == [
         ("ticket", "config.json"),
         ("ticket", "sub/model.safetensors"),
     ]
@@ -105,15 +105,15 @@ def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
         here = (tmp_path / "sub/model.safetensors").stat().st_size
         assert 0 < here <= 100_000
         peer.cut_at = None
-        peer.asked.clear()
+        peer.requested.clear()
         assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
-    assert peer.asked == [("ticket", "sub/model.safetensors", f"bytes={here}-")]
+    assert peer.requested == [("ticket", "sub/model.safetensors", f"bytes={here}-")]
     assert (tmp_path / "sub/model.safetensors").read_bytes() == WEIGHTS
 
 
-@pytest.mark.parametrize(("platform", "told"), [("darwin", True), ("linux", False)])
+@pytest.mark.parametrize(("platform", "named"), [("darwin", True), ("linux", False)])
 def test_a_mac_that_finds_no_way_to_its_peer_names_the_setting_of_the_local_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, *, told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, *, named: bool
 ) -> None:
     def no_way(*_: object, **__: object) -> socket.socket:
         raise OSError(errno.EHOSTUNREACH, "No route to host")
@@ -122,7 +122,7 @@ def test_a_mac_that_finds_no_way_to_its_peer_names_the_setting_of_the_local_netw
     monkeypatch.setattr(peer_copy, "cause_of", partial(cause_of, platform=platform))
     with pytest.raises(PeerFailed, match="No route to host") as raised:
         copy(PlayedPeer(url="http://192.168.1.7:8801"), tmp_path)
-    assert ("Privacy & Security > Local Network" in raised.value.message) is told
+    assert ("Privacy & Security > Local Network" in raised.value.message) is named
 
 
 def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path
         assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
     assert (tmp_path / "sub/model.safetensors").read_bytes() == WEIGHTS
     assert (tmp_path / "config.json").read_bytes() == b"{}"
-    assert [given for _, _, given in peer.asked] == ["bytes=0-", "bytes=5000-", "bytes=0-"]
+    assert [given for _, _, given in peer.requested] == ["bytes=0-", "bytes=5000-", "bytes=0-"]
 
 
 def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
@@ -152,15 +152,15 @@ def test_a_file_of_another_length_is_not_taken(tmp_path: Path, data: bytes) -> N
             copy(peer, tmp_path)
 
 
-def test_a_refused_ticket_says_what_to_do(tmp_path: Path) -> None:
-    told = "no longer accepts the ticket for org/tiny.*resumes the pull"
-    with playing(PlayedPeer(status=403)) as peer, pytest.raises(PeerFailed, match=told):
+def test_a_refused_ticket_s_error_names_what_to_do(tmp_path: Path) -> None:
+    message = "no longer accepts the ticket for org/tiny.*resumes the pull"
+    with playing(PlayedPeer(status=403)) as peer, pytest.raises(PeerFailed, match=message):
         copy(peer, tmp_path)
 
 
 def test_an_answer_from_another_byte_is_not_written(tmp_path: Path) -> None:
-    told = "responded with status 200"
-    with playing(PlayedPeer(ignores_ranges=True)) as peer, pytest.raises(PeerFailed, match=told):
+    message = "responded with status 200"
+    with playing(PlayedPeer(ignores_ranges=True)) as peer, pytest.raises(PeerFailed, match=message):
         copy(peer, tmp_path)
 
 

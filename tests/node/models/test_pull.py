@@ -47,10 +47,10 @@ class ScriptedHub(Hub):
         self.lost = ""
         self.commit = "c0ffee"
         self.downloads = 0
-        self.asked: list[PullCommand] = []
+        self.planned: list[PullCommand] = []
 
     def _plan(self, command: PullCommand) -> HubPlan:
-        self.asked.append(command)
+        self.planned.append(command)
         if self.error is not None:
             raise self.error
         files = tuple(ExpectedFile(path, len(data)) for path, data in self.files.items())
@@ -155,7 +155,7 @@ class Response:
 
 
 def caused_by(cause: Exception) -> Exception:
-    """As an HTTP library wraps what a socket says."""
+    """As an HTTP library wraps an error of a socket."""
     error = RuntimeError()
     error.__cause__ = cause
     return error
@@ -242,7 +242,7 @@ def from_peer(
 
 
 def no_hub() -> Hub:
-    raise AssertionError("The hub was asked.")
+    raise AssertionError("The hub was used.")
 
 
 def test_a_peer_comes_before_the_hub_and_its_hashes_are_kept(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_the_hub_goes_on_where_a_peer_fails(tmp_path: Path) -> None:
         entry = pull(from_peer(peer, repo_id="org/tiny"), store, quiet, lambda: hub)
     assert (hub.downloads, entry.name) == (1, "org/tiny")
     # The very commit that the peer has.
-    assert hub.asked[0].revision == "c0ffee"
+    assert hub.planned[0].revision == "c0ffee"
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_a_copy_from_a_peer_goes_on_with_nothing_else(tmp_path: Path) -> None:
         pull(REQUEST, store, quiet, ScriptedHub)
 
 
-def test_a_peer_is_not_asked_where_the_disk_is_too_small(
+def test_a_peer_gets_no_request_where_the_disk_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10, 10, 0))
@@ -325,7 +325,7 @@ def test_without_the_hubs_library_the_sentence_names_the_extra(
         pull(REQUEST, ModelStore(tmp_path), quiet)
 
 
-def test_a_pull_that_says_nothing_of_its_source_is_refused(tmp_path: Path) -> None:
+def test_a_pull_without_a_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="neither"):
         pull(PullCommand("org/tiny"), ModelStore(tmp_path), quiet, no_hub)
 
@@ -349,9 +349,7 @@ def test_two_processes_do_not_pull_into_one_folder(
 @pytest.mark.parametrize(
     "repo", ["../../etc/passwd", "/etc/passwd", "a/b/c", "a/..", "a b", "a\nb"]
 )
-def test_what_is_no_repository_is_refused_before_anything_is_asked(
-    tmp_path: Path, repo: str
-) -> None:
+def test_what_is_no_repository_is_refused_before_any_request(tmp_path: Path, repo: str) -> None:
     with pytest.raises(BadRequest, match="no repository of the hub"):
         check_command(PullCommand("tiny", repo), ModelStore(tmp_path))
     with pytest.raises(BadRequest):

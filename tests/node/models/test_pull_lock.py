@@ -29,8 +29,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_pulls_at_once_do_not_count_on_the_same_bytes(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", 40 * GB):
-        told = r"needs 40\.0 GB .* 2.\.. GB are free .* 40\.0 GB for"
-        with pytest.raises(PullRefused, match=told), claimed(tmp_path / "b", 40 * GB):
+        message = r"needs 40\.0 GB .* 2.\.. GB are free .* 40\.0 GB for"
+        with pytest.raises(PullRefused, match=message), claimed(tmp_path / "b", 40 * GB):
             raise AssertionError
         assert not (tmp_path / "b").exists()
         with claimed(tmp_path / "c", 20 * GB):

@@ -42,7 +42,7 @@ class World:
         self.arrivals += 1
 
     async def until_still(self) -> tuple[ModelStatus, ...]:
-        """What is told once no pull runs."""
+        """The reported statuses once no pull runs."""
         async with asyncio.timeout(WAIT_S):
             while any(self.pulls.is_running(each.name) for each in self.pulls.statuses()):
                 await self._changed.wait()
@@ -68,7 +68,7 @@ async def test_a_pull_keeps_the_machine_awake(
     await world.awake.close()
 
 
-async def test_a_pull_is_told_of_until_the_model_is_there(tmp_path: Path) -> None:
+async def test_a_pull_is_reported_until_the_model_is_there(tmp_path: Path) -> None:
     world = World(tmp_path)
     with playing(PlayedPeer(files=dict(FILES))) as peer:
         world.pulls.begin(from_peer(peer))
@@ -80,11 +80,13 @@ async def test_a_pull_is_told_of_until_the_model_is_there(tmp_path: Path) -> Non
         assert await world.until_still() == ()
     assert world.arrivals == 1
     assert world.store.find("org/tiny") is not None
-    assert sorted(path for _, path, _ in peer.asked) == sorted(FILES)
+    assert sorted(path for _, path, _ in peer.requested) == sorted(FILES)
     await world.pulls.close()
 
 
-async def test_a_pull_that_fails_says_why_and_goes_on_when_asked_again(tmp_path: Path) -> None:
+async def test_a_pull_that_fails_reports_why_and_resumes_when_commanded_again(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path)
     with playing(PlayedPeer(files=dict(FILES), cut_at=100_000)) as peer:
         world.pulls.begin(from_peer(peer))
@@ -97,12 +99,12 @@ async def test_a_pull_that_fails_says_why_and_goes_on_when_asked_again(tmp_path:
         assert world.store.list() == ()
         assert world.pulls.forget("org/other") is False
         peer.cut_at = None
-        peer.asked.clear()
+        peer.requested.clear()
         world.pulls.begin(msgspec.structs.replace(from_peer(peer), resumes=True))
         assert world.pulls.statuses()[0].reason is None
         assert not world.pulls.statuses()[0].wants_peer
         assert await world.until_still() == ()
-    (_, path, given) = peer.asked[0]
+    (_, path, given) = peer.requested[0]
     assert path == "model.safetensors" and given != "bytes=0-"
     await world.pulls.close()
 
@@ -114,7 +116,7 @@ async def test_a_pull_whose_process_is_killed_goes_on(tmp_path: Path) -> None:
     with playing(PlayedPeer(files=dict(FILES), cut_at=100_000, cut=go_on.wait)) as peer:
         world.pulls.begin(from_peer(peer))
         async with asyncio.timeout(WAIT_S):
-            while not any("safetensors" in path for _, path, _ in peer.asked):
+            while not any("safetensors" in path for _, path, _ in peer.requested):
                 await asyncio.sleep(0.01)
         for child in set(own.children()) - others:
             child.kill()
@@ -275,16 +277,16 @@ async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
     make_model(tmp_path / "whole")
     world = World(tmp_path)
     await world.pulls.start()
-    told = {status.name: status for status in world.pulls.statuses()}
-    assert sorted(told) == ["half-removed", "org/hub", "org/peer"]
-    assert told["org/hub"].reason is None
+    statuses = {status.name: status for status in world.pulls.statuses()}
+    assert sorted(statuses) == ["half-removed", "org/hub", "org/peer"]
+    assert statuses["org/hub"].reason is None
     for name in ("org/peer", "half-removed"):
-        assert "interrupted" in (told[name].reason or "")
-        assert told[name].disk_bytes > 0
-        assert told[name].wants_peer == (name == "org/peer")
+        assert "interrupted" in (statuses[name].reason or "")
+        assert statuses[name].disk_bytes > 0
+        assert statuses[name].wants_peer == (name == "org/peer")
     assert world.pulls.is_running("org/hub") and not world.pulls.is_running("org/peer")
     assert world.pulls.forget("org/peer") is True
-    # The agent's end keeps what has come.
+    # The agent's end keeps what has arrived.
     await world.pulls.close()
     assert (tmp_path / "org--hub" / PARTIAL_MARKER).read_text() == "hub:org/hub@c0ffee"
     with pytest.raises(ShuttingDown):
@@ -300,7 +302,7 @@ async def test_a_pull_from_nowhere_or_under_no_name_is_refused(tmp_path: Path) -
     assert world.pulls.statuses() == ()
 
 
-async def test_a_hub_that_cannot_be_reached_is_told_in_a_sentence(
+async def test_a_hub_that_cannot_be_reached_is_reported_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

@@ -120,7 +120,7 @@ TENSORS = st.dictionaries(
         [[0, 8], [2, 4]],
     ],
 )
-def test_tensors_outside_their_file_or_over_each_other_are_told_of(
+def test_tensors_outside_their_file_or_over_each_other_are_an_error(
     tmp_path: Path, offsets: list[list[int]]
 ) -> None:
     path = tmp_path / "m.safetensors"
@@ -137,7 +137,7 @@ def write_header(path: Path, header: Any, data_bytes: int) -> None:
 
 
 @given(TENSORS, st.integers(0, 40))
-def test_whatever_a_header_says_no_more_is_counted_than_there_is(
+def test_whatever_a_header_contains_no_more_is_counted_than_there_is(
     tmp_path_factory: pytest.TempPathFactory, header: Any, data_bytes: int
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "m"
@@ -151,7 +151,7 @@ def test_whatever_a_header_says_no_more_is_counted_than_there_is(
 
 
 @given(st.binary(max_size=60))
-def test_whatever_a_file_holds_its_size_is_told_or_that_it_is_damaged(
+def test_whatever_a_file_contains_its_size_is_returned_or_that_it_is_damaged(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "m"

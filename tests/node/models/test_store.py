@@ -219,7 +219,7 @@ def test_an_index_cannot_name_files_outside_the_folder(tmp_path: Path) -> None:
         read_entry(folder)
 
 
-def test_what_cannot_be_read_is_skipped_and_told_once(
+def test_what_cannot_be_read_is_skipped_and_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_model(tmp_path / "good")

@@ -47,7 +47,7 @@ _TOOLS_LAST = (
     "{% if tools %}\n\n# Tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}"
     "<|end|>\n{% endif %}"
 )
-# As Qwen's: tools behind the system prompt, results as what a user says.
+# As Qwen's: tools behind the system prompt, results as user messages.
 TOOLS_LAST = _TOOLS_LAST + (
     "{% for m in messages %}{% if m.role != 'system' or not loop.first %}"
     "{% if m.role == 'tool' %}<|begin|>user\n<tool_response>\n{{ m.content }}\n</tool_response>"
@@ -91,8 +91,8 @@ def renderers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Renderer]:
 NAMES = ("scripted", *TEMPLATES, *KINDS)
 
 
-def request_of(path: str, asked: dict[str, Any]) -> TextRequest:
-    data = json.dumps(asked).encode()
+def request_of(path: str, fields: dict[str, Any]) -> TextRequest:
+    data = json.dumps(fields).encode()
     if path == CHAT:
         return read_chat(data).request
     if path == MESSAGES:
@@ -100,9 +100,9 @@ def request_of(path: str, asked: dict[str, Any]) -> TextRequest:
     return read_responses(data).request if path == RESPONSES else read_completion(data).request
 
 
-def bound(renderer: Renderer, path: str, asked: dict[str, Any]) -> tuple[Chain, Prompt, list[int]]:
-    prompt = renderer.render(request_of(path, asked))
-    chain = chain_of(asked, path)
+def bound(renderer: Renderer, path: str, fields: dict[str, Any]) -> tuple[Chain, Prompt, list[int]]:
+    prompt = renderer.render(request_of(path, fields))
+    chain = chain_of(fields, path)
     counts = list(position_tokens(chain, prompt.layout))
     assert len(counts) == len(chain)
     assert counts == sorted(counts)
@@ -153,8 +153,8 @@ def test_what_shares_positions_shares_their_tokens(
 def test_the_last_position_stands_for_all_but_what_opens_the_answer(
     renderers: dict[str, Renderer], name: str, path: str, turns: list[Turn], system: str
 ) -> None:
-    asked = body(path, [*turns, Turn("go on")], system, spelling=UNSAID)
-    _, prompt, counts = bound(renderers[name], path, asked)
+    fields = body(path, [*turns, Turn("go on")], system, spelling=UNSAID)
+    _, prompt, counts = bound(renderers[name], path, fields)
     assert 0 <= len(prompt.tokens) - counts[-1] <= 24
 
 
@@ -206,8 +206,8 @@ def test_pictures_are_bound_as_the_lines_that_stand_for_them(
     other = [shown(path, LONG, 1), shown(path, LONG, 20)]
     other += [shown(path, LONG[:cut] + "Another end.", 20) for cut in range(0, 3000, 300)]
     whole, *others = (
-        bound(renderers[name], path, body(path, [], "sys", **{field: [said, *turns]}))
-        for said in (shown(path, LONG, 20), *other)
+        bound(renderers[name], path, body(path, [], "sys", **{field: [message, *turns]}))
+        for message in (shown(path, LONG, 20), *other)
     )
     chain, prompt, counts = whole
     kept = [alike(chain.hashes, each.hashes) for each, _, _ in others]
@@ -260,9 +260,9 @@ def test_two_systems_with_a_long_begin_in_common_share_it(
     renderers: dict[str, Renderer], path: str
 ) -> None:
     for name in ("open", "tools last"):
-        asked = [body(path, [Turn("hi")], LONG + end) for end in ("here", "there")]
+        bodies = [body(path, [Turn("hi")], LONG + end) for end in ("here", "there")]
         (first, prompt, counts), (second, other, _) = (
-            bound(renderers[name], path, each) for each in asked
+            bound(renderers[name], path, each) for each in bodies
         )
         kept = alike(first.hashes, second.hashes)
         actual = alike(prompt.tokens, other.tokens)
@@ -284,18 +284,18 @@ def test_sessions_with_the_same_tools_and_system_share_all_of_both(
 
 
 def test_the_ends_of_items_are_where_the_prompt_is_cut(renderers: dict[str, Renderer]) -> None:
-    asked = body(CHAT, [Turn("hello"), Turn("so", ()), Turn("more")], "sys", tools=[])
-    _, prompt, counts = bound(renderers["open"], CHAT, asked)
+    fields = body(CHAT, [Turn("hello"), Turn("so", ()), Turn("more")], "sys", tools=[])
+    _, prompt, counts = bound(renderers["open"], CHAT, fields)
     assert prompt.boundaries == tuple(counts)
 
 
-def test_what_a_prompt_lacks_has_the_end_of_what_comes_before(
+def test_an_item_that_a_prompt_lacks_has_the_end_of_the_one_before(
     renderers: dict[str, Renderer],
 ) -> None:
     turns = [Turn("hello"), Turn("", (("read", {"path": "x"}),)), Turn("more")]
     chain, _, counts = bound(renderers["open"], CHAT, body(CHAT, turns))
-    said, called, result, more = (counts[stop - 1] for stop in chain.items)
-    assert said == called < result < more
+    hello, called, result, more = (counts[stop - 1] for stop in chain.items)
+    assert hello == called < result < more
 
 
 def test_a_system_message_that_will_be_cleared_ends_what_is_bound(
@@ -303,8 +303,8 @@ def test_a_system_message_that_will_be_cleared_ends_what_is_bound(
 ) -> None:
     turns = body(MESSAGES, [Turn("hello")], "sys")["messages"]
     passing = {"role": "system", "content": "now", "clear_at": "next_user_message"}
-    asked = body(MESSAGES, [], "sys", messages=[*turns, passing], tools=[])
-    chain, prompt, counts = bound(renderers["open"], MESSAGES, asked)
+    fields = body(MESSAGES, [], "sys", messages=[*turns, passing], tools=[])
+    chain, prompt, counts = bound(renderers["open"], MESSAGES, fields)
     assert counts[-1] == counts[chain.items[0] - 1]
     assert counts[-1] in prompt.boundaries
 
@@ -313,19 +313,19 @@ def test_what_a_response_goes_on_from_is_bound_as_one_position(
     renderers: dict[str, Renderer],
 ) -> None:
     items = body(RESPONSES, [Turn("hello"), Turn("so", ()), Turn("more")])["input"]
-    asked = {"model": "m", "previous_response_id": "resp_1", "input": items[-1:]}
-    data = json.dumps(asked).encode()
+    fields = {"model": "m", "previous_response_id": "resp_1", "input": items[-1:]}
+    data = json.dumps(fields).encode()
     request = read_responses(data).with_history(History(items[:-1])).request
     prompt = renderers["open"].render(request)
     before = chain_of({"input": items[:-1]}, RESPONSES).end
-    counts = position_tokens(chain_of(asked, RESPONSES, head=before), prompt.layout)
+    counts = position_tokens(chain_of(fields, RESPONSES, head=before), prompt.layout)
     assert len(counts) == 2
     assert tuple(counts) == prompt.boundaries[1:]
 
 
 def test_an_answer_that_goes_on_is_no_item_yet(renderers: dict[str, Renderer]) -> None:
-    asked = body(CHAT, [Turn("hello"), Turn("so", ())], continue_final_message=True, tools=[])
-    _, prompt, counts = bound(renderers["open"], CHAT, asked)
+    fields = body(CHAT, [Turn("hello"), Turn("so", ())], continue_final_message=True, tools=[])
+    _, prompt, counts = bound(renderers["open"], CHAT, fields)
     assert counts[0] == counts[1] == prompt.boundaries[0]
 
 
@@ -334,8 +334,8 @@ def test_an_answer_that_goes_on_is_no_item_yet(renderers: dict[str, Renderer]) -
 def test_completions_are_bound_cut_by_cut(
     renderers: dict[str, Renderer], name: str, prompt: Any
 ) -> None:
-    asked = {"model": "m", "prompt": prompt}
-    chain, rendered, counts = bound(renderers[name], COMPLETIONS, asked)
+    fields = {"model": "m", "prompt": prompt}
+    chain, rendered, counts = bound(renderers[name], COMPLETIONS, fields)
     cut = {"model": "m", "prompt": prompt[: len(prompt) // 2]}
     second, other, _ = bound(renderers[name], COMPLETIONS, cut)
     kept = alike(chain.hashes, second.hashes)

@@ -40,10 +40,10 @@ async def test_its_model_fails_with_the_reason(
 ) -> None:
     in_folders(tmp_path, monkeypatch, what + TEMPLATE)
     async with running(tmp_path / "home", SCRIPT) as agent, agent.events() as events:
-        asked = asyncio.create_task(agent.chat(model="bad"))
+        waiting = asyncio.create_task(agent.chat(model="bad"))
         good = await agent.chat("b", model="good", max_tokens=1)
         assert (good.status_code, (await agent.client.get("/health")).status_code) == (200, 200)
-        answer = await asked
+        answer = await waiting
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "load_failed")
         assert f"The chat template of bad {reason}" in answer.json()["error"]["message"]
 
@@ -59,10 +59,10 @@ async def test_a_chat_that_provokes_it_is_refused_and_its_model_goes_on(
 ) -> None:
     in_folders(tmp_path, monkeypatch, guarded(LOOP))
     async with running(tmp_path / "home", SCRIPT) as agent, asyncio.timeout(WAIT_S):
-        asked = asyncio.create_task(agent.chat("c", model="bad"))
+        waiting = asyncio.create_task(agent.chat("c", model="bad"))
         counted = await agent.client.post("/v1/messages/count_tokens", json=chat_body(model="good"))
         assert counted.json()["input_tokens"] > 0
-        answer = await asked
+        answer = await waiting
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
         assert "takes more than 2 s" in answer.json()["error"]["message"]
         assert (await agent.chat("b", model="bad", max_tokens=1)).status_code == 200

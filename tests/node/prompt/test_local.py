@@ -89,7 +89,7 @@ async def test_nothing_else_waits_for_long_prompts_and_no_caller_has_all_threads
 
 
 @pytest.mark.parametrize("length", [100, LONG])
-async def test_the_positions_of_a_chain_come_with_the_prompt(
+async def test_the_positions_of_a_chain_are_returned_with_the_prompt(
     renderer: LocalRenderer, length: int
 ) -> None:
     messages = [{"role": "user", "content": "x" * length}]
@@ -97,8 +97,8 @@ async def test_the_positions_of_a_chain_come_with_the_prompt(
     request = read_chat(body).request
     chain = Chainer().chain(read_fields(body), "/v1/chat/completions", "m")
     assert chain is not None
-    asked = RenderRequest(request, chain=LateChain(lambda: chain))
-    prompt = await renderer.render(asked)
+    render_request = RenderRequest(request, chain=LateChain(lambda: chain))
+    prompt = await renderer.render(render_request)
     assert prompt.positions == position_tokens(chain, ScriptedRenderer().render(request).layout)
     assert prompt.positions[-1] == length // 4
     assert not (await renderer.render(RenderRequest(request))).positions

@@ -48,7 +48,7 @@ def test_an_answer_is_read_by_the_formats_of_its_template(tmp_path: Path) -> Non
     assert row.output.tools == (ToolSchema("f"),)
 
 
-def test_the_text_of_a_custom_tool_is_to_be_held_and_its_pattern_is_not_shown(
+def test_the_text_of_a_custom_tool_is_constrained_and_its_pattern_is_not_shown(
     tmp_path: Path,
 ) -> None:
     pattern = "^(?:only this)$"
@@ -57,9 +57,9 @@ def test_the_text_of_a_custom_tool_is_to_be_held_and_its_pattern_is_not_shown(
     request = asking(USER, tools=(tool,))
     prompt = renderer_of(tmp_path, OPEN).render(request)
     row = generate_request(request, "u", prompt, INFO)
-    held = {**shown, "properties": {"input": {"type": "string", "pattern": pattern}}}
+    constrained = {**shown, "properties": {"input": {"type": "string", "pattern": pattern}}}
     assert row.output is not None
-    assert row.output.tools == (ToolSchema("f", held, strict_if_possible=True, param="P"),)
+    assert row.output.tools == (ToolSchema("f", constrained, strict_if_possible=True, param="P"),)
     plain = asking(USER, tools=(Tool({"name": "f", "parameters": shown}, is_custom=True),))
     assert renderer_of(tmp_path / "b", OPEN).render(plain).tokens == prompt.tokens
 
@@ -86,7 +86,7 @@ def test_without_tools_there_is_nothing_to_call(tmp_path: Path) -> None:
     assert row.output.tools == ()
 
 
-def test_where_nothing_is_told_apart_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_where_nothing_is_parsed_there_is_no_output_parser(tmp_path: Path) -> None:
     plain = Prompt((1,), formats=Formats("none", "auto"))
     assert generate_request(asking(USER), "u", plain, INFO).output is None
     off = Prompt((1,), formats=Formats("none", "none"))
@@ -97,14 +97,14 @@ def test_where_nothing_is_told_apart_there_is_nothing_to_read(tmp_path: Path) ->
     assert generate_request(text, "u", prompt, INFO).output is None
 
 
-def test_given_formats_stand_against_what_the_template_tells(tmp_path: Path) -> None:
+def test_given_formats_override_what_the_template_shows(tmp_path: Path) -> None:
     given = Formats("none", "mistral")
     for name, template in (("open", OPEN), ("poor", POOR)):
         renderer = renderer_of(tmp_path / name, template, given)
         assert renderer.formats == renderer.render(asking(USER)).formats == given
-    told = renderer_of(tmp_path / "odd", POOR + "{# [TOOL_CALLS] #}", given)
+    odd = renderer_of(tmp_path / "odd", POOR + "{# [TOOL_CALLS] #}", given)
     # What the template is known by is no choice: it shows no tools.
-    assert told.formats == Formats("none", "auto")
+    assert odd.formats == Formats("none", "auto")
 
 
 async def test_each_model_of_a_folder_has_its_own_formats() -> None:
@@ -124,7 +124,7 @@ def test_scripted_tokens_stand_for_calls_too() -> None:
     )
 
 
-def test_calls_are_read_as_they_are_asked_for_where_the_template_knows_none(
+def test_calls_are_parsed_in_the_prompted_format_where_the_template_knows_none(
     tmp_path: Path,
 ) -> None:
     bare = PromptRenderer(made_folder(tmp_path / "bare", byte_level(specials=False), POOR))
@@ -138,7 +138,7 @@ def test_calls_are_read_as_they_are_asked_for_where_the_template_knows_none(
     assert '{"name": "weather", ' in odd._tokenizer.decode(prompt.tokens)
 
 
-def test_a_template_that_spells_calls_is_asked_for_its_own_spelling(tmp_path: Path) -> None:
+def test_a_template_that_spells_calls_is_prompted_for_its_own_spelling(tmp_path: Path) -> None:
     spelled = OPEN.replace("{% if tools %}", "{% if false %}")
     for old, new in (("\n<tool_call>\n", "[TOOL_CALLS]"), ("\n</tool_call>", "")):
         spelled = spelled.replace(old, new)
@@ -251,8 +251,8 @@ def test_a_longer_chat_begins_with_what_is_reusable_of_the_shorter_one(
     renderer = renderers_of[name]
     messages = [Message("system", "be nice")] if system else []
     before: Prompt | None = None
-    for said, calls, answer in rounds:
-        messages.append(Message("user", said))
+    for text, calls, answer in rounds:
+        messages.append(Message("user", text))
         if late and len(messages) > 2:
             messages.append(Message("system", "later"))
         for number, (result, both) in enumerate(calls):
@@ -260,10 +260,10 @@ def test_a_longer_chat_begins_with_what_is_reusable_of_the_shorter_one(
             if before is not None:
                 kept = before.tokens[: before.reusable_tokens]
                 assert now.tokens[: len(kept)] == kept
-            call, told = calling(number, "so")
+            call, returned = calling(number, "so")
             messages += [
                 replace(call, content="both" if both else ""),
-                replace(told, content=result),
+                replace(returned, content=result),
             ]
             cuts = (0, *now.boundaries, len(now.tokens))
             assert all(first < second for first, second in zip(cuts, cuts[1:], strict=False))

@@ -107,18 +107,18 @@ async def test_prompts_are_those_of_the_renderer_itself(tmp_path: Path) -> None:
             assert shared == own.render_shared(request)
 
 
-async def test_the_positions_of_a_chain_come_with_the_prompt(plain: Path) -> None:
+async def test_the_positions_of_a_chain_are_returned_with_the_prompt(plain: Path) -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a b " * 900}]})
     request = read_chat(body.encode()).request
     chain = Chainer().chain(read_fields(body.encode()), "/v1/chat/completions", "m")
     assert chain is not None
     assert len(chain) > 3
     async with running(plain) as (renderer, _):
-        asked = RenderRequest(request, chain=LateChain(lambda: chain))
-        positions = (await renderer.render(asked)).positions
+        render_request = RenderRequest(request, chain=LateChain(lambda: chain))
+        positions = (await renderer.render(render_request)).positions
         assert positions == position_tokens(chain, PromptRenderer(plain).render(request).layout)
         assert positions[-1] > 900
-        nothing = replace(asked, chain=LateChain(lambda: None))
+        nothing = replace(render_request, chain=LateChain(lambda: None))
         assert not (await renderer.render(nothing)).positions
 
 
@@ -216,7 +216,9 @@ async def test_memory_that_a_prompt_took_is_given_back(
 # --- processes that end ----------------------------------------------------------------------
 
 
-async def test_one_that_dies_is_told_and_the_next_prompt_has_a_new_one(looping: Path) -> None:
+async def test_a_process_that_dies_is_reported_and_the_next_prompt_has_a_new_one(
+    looping: Path,
+) -> None:
     async with running(looping, ENDLESS) as (renderer, started):
         await renderer.open()
         dying = asyncio.create_task(renderer.render(PROVOKING))
@@ -231,7 +233,7 @@ async def test_one_that_dies_is_told_and_the_next_prompt_has_a_new_one(looping: 
         assert len(started.children) == 3
 
 
-async def test_one_that_says_what_none_says_is_ended(
+async def test_a_process_that_sends_an_invalid_response_is_ended(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(plain) as (renderer, started):

@@ -275,13 +275,13 @@ def test_the_next_prompt_begins_with_an_answer_that_is_kept(
 ) -> None:
     renderer = renderers_of[name]
     before = renderer.render(chat(USER))
-    said = renderer._encode(answer)
+    answered = renderer._encode(answer)
     dropped = before.dropped_answer
-    if before.reusable_tokens is None and not (dropped and said[: len(dropped)] == dropped):
+    if before.reusable_tokens is None and not (dropped and answered[: len(dropped)] == dropped):
         after = renderer.render(chat(USER, ("assistant", answer), USER))
         # Templates are not probed for reasoning in the middle of a response.
         if not (name == "last query" and answer.startswith("a <think>")):
-            kept = before.tokens + said
+            kept = before.tokens + answered
             assert after.tokens[: len(kept)] == kept
 
 
@@ -402,8 +402,8 @@ def test_what_is_reusable_is_what_the_next_prompt_begins_with(
     renderer = renderers_of[name]
     messages = [] if system is None else [("system", system)]
     before: Prompt | None = None
-    for said, answer in turns:
-        messages.append(("user", said))
+    for text, answer in turns:
+        messages.append(("user", text))
         now = renderer.render(chat(*messages))
         if before is not None:
             assert (

@@ -28,10 +28,10 @@ def test_a_row_takes_over_what_the_request_asks_for() -> None:
 
 
 @pytest.mark.parametrize("kind", ConstraintKind)
-def test_only_an_answer_that_is_held_to_json_is_read_as_such(kind: ConstraintKind) -> None:
+def test_only_an_answer_that_is_constrained_to_json_is_parsed_as_such(kind: ConstraintKind) -> None:
     prompt = Prompt((1,), formats=Formats("think", "hermes"))
-    held = completion((1,), constraint=Constraint(kind, "response_format"))
-    output = generate_request(held, "u", prompt, INFO).output
+    constrained = completion((1,), constraint=Constraint(kind, "response_format"))
+    output = generate_request(constrained, "u", prompt, INFO).output
     assert output is not None
     assert output.is_json is (kind in (ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA))
     free = generate_request(completion((1,)), "u", prompt, INFO).output

@@ -77,11 +77,11 @@ def test_the_test_sees_all_messages() -> None:
 def test_the_tokens_of_all_requests_can_be_summed(field: str) -> None:
     """SQLite's `sum` fails beyond 63 bits, and `router usage` with it."""
     assert MAX_TOKENS * 2**33 < 2**63
-    told = json.loads(encode_event(FINISHED)) | {f"{field}_tokens": MAX_TOKENS}
-    assert isinstance(decode_event(json.dumps(told).encode()), Finished)
-    told[f"{field}_tokens"] += 1
+    event = json.loads(encode_event(FINISHED)) | {f"{field}_tokens": MAX_TOKENS}
+    assert isinstance(decode_event(json.dumps(event).encode()), Finished)
+    event[f"{field}_tokens"] += 1
     with pytest.raises(msgspec.ValidationError, match=f"{field}_tokens"):
-        decode_event(json.dumps(told).encode())
+        decode_event(json.dumps(event).encode())
 
 
 @pytest.mark.parametrize("field", ["hash", "front"])
@@ -89,14 +89,14 @@ def test_the_tokens_of_all_requests_can_be_summed(field: str) -> None:
 def test_a_hash_has_64_bits(field: str, value: int) -> None:
     stored = Stored("resp_1", "origin", hash=(1 << 64) - 1, front=(1 << 64) - 1, size_bytes=5)
     assert decode_event(encode_event(stored)) == stored
-    told = json.loads(encode_event(stored)) | {field: value}
+    event = json.loads(encode_event(stored)) | {field: value}
     with pytest.raises(msgspec.ValidationError, match="64 bits"):
-        decode_event(json.dumps(told).encode())
+        decode_event(json.dumps(event).encode())
 
 
-def test_an_agent_clips_what_it_says_to_people() -> None:
+def test_an_agent_clips_its_messages_to_people() -> None:
     for sentence in ("short.", "x" * 2000, "x" * 2001, "x" * 100_000):
-        said = msgspec.json.encode(ControlError(clipped(sentence)))
-        assert msgspec.json.decode(said, type=ControlError).message[:1999] == sentence[:1999]
+        encoded = msgspec.json.encode(ControlError(clipped(sentence)))
+        assert msgspec.json.decode(encoded, type=ControlError).message[:1999] == sentence[:1999]
     model = ModelStatus("m", ModelState.FAILED, 0, reason=clipped("x" * 5000))
     assert msgspec.json.decode(msgspec.json.encode(model), type=ModelStatus) == model

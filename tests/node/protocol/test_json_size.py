@@ -51,9 +51,9 @@ def test_no_dialect_decodes_what_has_too_many(read: object) -> None:
 @pytest.mark.parametrize("field", ["messages", "tools"])
 @pytest.mark.parametrize("read", [read_chat, read_messages])
 def test_a_list_of_faults_takes_no_more_than_one(read: object, field: str) -> None:
-    said = {"messages": b'[{"role":"user","content":"a"}]', "tools": b"[]"}
-    said[field] = b"[" + b",".join([b"1"] * 50_000) + b"]"
-    fields = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in said.items())
+    lists = {"messages": b'[{"role":"user","content":"a"}]', "tools": b"[]"}
+    lists[field] = b"[" + b",".join([b"1"] * 50_000) + b"]"
+    fields = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in lists.items())
     body = b'{"model":"m","max_tokens":9,' + fields + b"}"
     assert callable(read)
     tracemalloc.start()

@@ -77,7 +77,7 @@ FLEET = (
 
 
 @pytest.mark.parametrize(
-    ("asked", "nearest"),
+    ("requested", "nearest"),
     [
         ("Qwen3-4B", "mlx-community/Qwen3-4B-4bit"),
         ("qwen3-4b-4bit", "mlx-community/Qwen3-4B-4bit"),
@@ -86,8 +86,8 @@ FLEET = (
         ("openai/gpt-oss-120b", "gpt-oss-120b"),
     ],
 )
-def test_a_name_that_is_nearly_a_model_s_finds_it(asked: str, nearest: str) -> None:
-    assert near_names(asked, FLEET)[0] == nearest
+def test_a_name_that_is_nearly_a_model_s_finds_it(requested: str, nearest: str) -> None:
+    assert near_names(requested, FLEET)[0] == nearest
 
 
 def test_what_resembles_nothing_finds_nothing() -> None:

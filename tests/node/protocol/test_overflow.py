@@ -12,9 +12,9 @@ CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)"
 
 @pytest.mark.parametrize(("prompt", "most"), [(64, 63), (64, 8), (200_001, 200_000)])
 def test_claude_code_reads_by_how_much_a_prompt_is_too_long(prompt: int, most: int) -> None:
-    said = Overflow(prompt, most + 1).anthropic
-    assert said == f"prompt is too long: {prompt} tokens > {most} maximum"
-    found = CLAUDE_CODE.fullmatch(said.removesuffix(" maximum"))
+    message = Overflow(prompt, most + 1).anthropic
+    assert message == f"prompt is too long: {prompt} tokens > {most} maximum"
+    found = CLAUDE_CODE.fullmatch(message.removesuffix(" maximum"))
     assert found and (int(found[1]), int(found[2])) == (prompt, most)
 
 
@@ -25,6 +25,6 @@ def test_without_a_tokenizer_only_what_cannot_fit_is_too_long() -> None:
 
 
 def test_openai_s_clients_find_openai_s_words() -> None:
-    said = Overflow(9, 8).openai
-    assert said.startswith("This model's maximum context length is 8 tokens")
-    assert said.endswith(".") and " 9 tokens" in said
+    message = Overflow(9, 8).openai
+    assert message.startswith("This model's maximum context length is 8 tokens")
+    assert message.endswith(".") and " 9 tokens" in message

@@ -10,7 +10,7 @@ RULE = "OpenAI's clients take a base URL that ends in /v1, Anthropic's the URL w
 
 
 @pytest.mark.parametrize("kind", [UnknownPath, RouterUnknownPath])
-def test_a_base_url_without_its_version_is_told_of(kind: type[UnknownPath]) -> None:
+def test_a_base_url_without_its_version_is_named(kind: type[UnknownPath]) -> None:
     assert kind.at("/chat/completions").message == (
         f"There is nothing at /chat/completions. /v1/chat/completions is there: {RULE}"
     )

@@ -43,7 +43,7 @@ def test_models_that_together_have_too_little_are_not_displaced() -> None:
     assert displaced([resident("a", 4), resident("b", 4, pinned=True)], 5, NOW_S) == ()
 
 
-def test_a_plan_says_when_to_plan_again() -> None:
+def test_a_plan_contains_when_to_plan_again() -> None:
     young = resident("a", 6, loaded_for_s=10.0)
     assert swap_plan([young], 2, NOW_S + 90.0, NOW_S) == SwapPlan(next_s=NOW_S + 20.0)
     busy = resident("a", 6, leases=1)

@@ -59,20 +59,20 @@ async def test_a_count_takes_all_that_an_answer_takes(tmp_path: Path) -> None:
     assert counted.json() == plain.json()
 
 
-async def test_the_probabilities_of_a_response_are_streamed_told_whole_and_stored(
+async def test_the_probabilities_of_a_response_are_streamed_returned_whole_and_stored(
     tmp_path: Path,
 ) -> None:
-    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     async with running(tmp_path, Script(outputs=("Yes, it is.",))) as agent:
-        whole = (await respond(agent, **asked)).json()
-        events = data_of((await respond(agent, **asked, stream=True)).text)
+        whole = (await respond(agent, **fields)).json()
+        events = data_of((await respond(agent, **fields, stream=True)).text)
         stored = (await agent.client.get(f"/v1/responses/{whole['id']}")).json()
         follow_up = await respond(agent, previous_response_id=whole["id"])
-    told = whole["output"][0]["content"][0]["logprobs"]
-    assert "".join(each["token"] for each in told) == "Yes, it is."
-    assert all(each["top_logprobs"][0]["token"] == each["token"] for each in told)
+    logprobs = whole["output"][0]["content"][0]["logprobs"]
+    assert "".join(each["token"] for each in logprobs) == "Yes, it is."
+    assert all(each["top_logprobs"][0]["token"] == each["token"] for each in logprobs)
     deltas = [each for each in events if each["type"] == "response.output_text.delta"]
-    assert [token for each in deltas for token in each["logprobs"]] == told
+    assert [token for each in deltas for token in each["logprobs"]] == logprobs
     assert stored == whole
     assert follow_up.json()["output"][0]["content"][0]["logprobs"] == []
 

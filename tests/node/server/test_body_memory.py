@@ -54,7 +54,7 @@ async def test_a_caller_whose_share_is_full_waits_and_others_do_not(tmp_path: Pa
         await closed(await waiting)
 
 
-async def test_one_that_waits_too_long_is_told_to_come_later(
+async def test_one_that_waits_too_long_is_rejected_with_a_retry_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(body_memory, "WAIT_S", 0.01)

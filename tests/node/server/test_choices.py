@@ -27,14 +27,14 @@ def streamed_texts(chunks: list[Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("path", "body"), [("chat/completions", CHAT), ("completions", {"prompt": "hello"})]
 )
-async def test_several_answers_are_told_streamed_and_whole(
+async def test_several_choices_are_returned_streamed_and_whole(
     tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    asked = {"model": "scripted", "n": 3, **body}
+    request = {"model": "scripted", "n": 3, **body}
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     async with running(tmp_path, Script(outputs=OUTPUTS)) as agent:
-        streamed = await agent.client.post(f"/v1/{path}", json={**asked, **stream})
-        whole = (await agent.client.post(f"/v1/{path}", json=asked)).json()
+        streamed = await agent.client.post(f"/v1/{path}", json={**request, **stream})
+        whole = (await agent.client.post(f"/v1/{path}", json=request)).json()
     *chunks, usage, done = data_of(streamed.text)
     assert done == "[DONE]"
     assert sorted(streamed_texts(chunks)) == sorted(OUTPUTS)
@@ -52,23 +52,23 @@ async def test_several_answers_are_told_streamed_and_whole(
 
 async def test_each_token_of_content_has_a_log_probability(tmp_path: Path) -> None:
     async with running(tmp_path, Script(outputs=("Yes, it is.",))) as agent:
-        asked: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
-        whole = (await agent.chat(**asked)).json()["choices"][0]
-        streamed = await agent.chat(**asked, stream=True)
+        fields: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
+        whole = (await agent.chat(**fields)).json()["choices"][0]
+        streamed = await agent.chat(**fields, stream=True)
         completion = await agent.client.post(
             "/v1/completions", json={"model": "scripted", "prompt": "a", "logprobs": 1}
         )
     tokens = whole["logprobs"]["content"]
     assert "".join(each["token"] for each in tokens) == whole["message"]["content"]
     assert all(each["top_logprobs"][0]["token"] == each["token"] for each in tokens)
-    told = [
+    streamed_tokens = [
         each
         for chunk in data_of(streamed.text)[:-1]
         for choice in chunk["choices"]
         if choice["logprobs"]
         for each in choice["logprobs"]["content"]
     ]
-    assert told == tokens
+    assert streamed_tokens == tokens
     legacy = completion.json()["choices"][0]
     assert "".join(legacy["logprobs"]["tokens"]) == legacy["text"] == "Yes, it is."
 

@@ -182,7 +182,7 @@ async def test_hundreds_of_streams_are_whole_where_the_shell_allows_256_files(
         assert report["refused_connections"] == 0
 
 
-async def test_callers_beyond_the_files_that_the_system_allows_are_told_and_logged(
+async def test_callers_beyond_the_files_that_the_system_allows_are_rejected_and_logged(
     tmp_path: Path, connect: Connect
 ) -> None:
     with agent(tmp_path, before=NO_MORE_FILES) as process:
@@ -191,13 +191,13 @@ async def test_callers_beyond_the_files_that_the_system_allows_are_told_and_logg
         token = (tmp_path / "token").read_text().strip()
         head = f"GET /fleet/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
         head += "x-fleet-protocol: 5\r\n\r\n"
-        held = []
+        connected = []
         for _ in range(192):
-            held.append(await connect(port, head.encode()))
-            assert b" 200 " in await held[-1].reader.readuntil(b"\r\n")
+            connected.append(await connect(port, head.encode()))
+            assert b" 200 " in await connected[-1].reader.readuntil(b"\r\n")
         status, body = await (await connect(port)).answer()
         assert (status, json.loads(body)["error"]["code"]) == (503, "too_many_connections")
-        for each in held:
+        for each in connected:
             each.writer.close()
         process.terminate()
         _, err = process.communicate(timeout=WAIT_S)

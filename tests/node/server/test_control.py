@@ -92,8 +92,10 @@ async def test_a_load_that_was_ordered_goes_on_without_its_caller_and_requests_s
     async with running(tmp_path, Script(load_delay_s=0.2)) as agent, agent.events() as events:
 
         async def until_in(state: ModelState) -> int:
-            told = await events.next(StatusEvent, lambda each: each.status.models[0].state is state)
-            return told.status.models[0].generation
+            event = await events.next(
+                StatusEvent, lambda each: each.status.models[0].state is state
+            )
+            return event.status.models[0].generation
 
         async def order_and_leave() -> None:
             order = asyncio.create_task(agent.client.post(PATH_LOAD, json=LOAD))
@@ -128,7 +130,7 @@ async def test_models_are_loaded_and_unloaded_on_command(tmp_path: Path) -> None
         assert unloaded.memory_leased_bytes == 0
 
 
-async def test_a_bad_command_is_told_in_one_sentence(tmp_path: Path) -> None:
+async def test_a_bad_command_is_refused_with_a_message(tmp_path: Path) -> None:
     async with running(tmp_path, Script(load_failure="Torn.")) as agent:
         for content, status in (
             (b"", 400),

@@ -119,7 +119,7 @@ async def test_what_a_router_asks_of_the_disk_wants_the_token(tmp_path: Path) ->
             assert (await stranger.post(path, json={"model": "scripted"})).status_code == 401
 
 
-async def test_a_pull_that_stops_says_why_and_is_cancelled(tmp_path: Path) -> None:
+async def test_a_pull_that_stops_reports_why_and_is_cancelled(tmp_path: Path) -> None:
     make_model(tmp_path / "a" / "models" / "org--tiny", WEIGHTS)
     async with text_agent(tmp_path / "b") as b:
         async with text_agent(tmp_path / "a") as a:
@@ -174,7 +174,7 @@ async def test_a_model_that_is_served_from_elsewhere_is_not_pulled(tmp_path: Pat
     assert sorted(file.name for file in outside.iterdir()) == ["config.json", "model.safetensors"]
 
 
-async def test_bad_commands_are_told_in_a_sentence(tmp_path: Path) -> None:
+async def test_bad_commands_are_refused_with_a_message(tmp_path: Path) -> None:
     async with running(tmp_path) as agent:
         for path, command, status in (
             (PATH_PULL, {"model": "../x", "repo_id": "org/x"}, 400),

@@ -36,7 +36,7 @@ async def ask(agent: RunningAgent, items: list[Any], *, stream: bool) -> list[An
     return list(json.loads(last)["response"]["output"])
 
 
-async def test_a_session_of_codex_goes_on_with_what_it_was_told(tmp_path: Path) -> None:
+async def test_a_session_of_codex_goes_on_with_the_items_it_received(tmp_path: Path) -> None:
     script = Script(
         outputs=(
             "I patch." + call("apply_patch", input=PATCH),
@@ -87,10 +87,10 @@ async def test_a_chat_of_custom_tools(tmp_path: Path) -> None:
             "tools": [tool],
         }
         answer = (await agent.client.post("/v1/chat/completions", json=body)).json()
-        (told,) = answer["choices"][0]["message"]["tool_calls"]
-        assert told["custom"] == {"name": "exec", "input": "1 + 1"}
+        (tool_call,) = answer["choices"][0]["message"]["tool_calls"]
+        assert tool_call["custom"] == {"name": "exec", "input": "1 + 1"}
         assert answer["choices"][0]["finish_reason"] == "tool_calls"
-        result = {"role": "tool", "tool_call_id": told["id"], "content": "2"}
-        messages = [*body["messages"], {"role": "assistant", "tool_calls": [told]}, result]
+        result = {"role": "tool", "tool_call_id": tool_call["id"], "content": "2"}
+        messages = [*body["messages"], {"role": "assistant", "tool_calls": [tool_call]}, result]
         again = await agent.client.post("/v1/chat/completions", json={**body, "messages": messages})
         assert again.status_code == 200

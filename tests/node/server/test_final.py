@@ -33,7 +33,7 @@ async def ask(
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_a_repeat_cannot_mend_says_so_in_every_dialect(
+async def test_an_error_that_a_retry_cannot_mend_says_so_in_every_dialect(
     tmp_path: Path, path: str, stream: bool
 ) -> None:
     counts = path.endswith("count_tokens")
@@ -54,7 +54,7 @@ async def test_so_do_wrong_paths_and_methods(tmp_path: Path) -> None:
             await agent.client.post("/chat/completions"),
             await agent.client.get("/fleet/status", headers={"authorization": "Bearer wrong"}),
         ]
-    assert [told(each) for each in answers] == [
+    assert [status_and_retry(each) for each in answers] == [
         (404, "false"),
         (405, "false"),
         (404, "false"),
@@ -65,8 +65,8 @@ async def test_so_do_wrong_paths_and_methods(tmp_path: Path) -> None:
 async def test_what_may_go_better_later_does_not(tmp_path: Path) -> None:
     async with running(tmp_path, Script(load_failure="It fails.")) as agent:
         body = {"model": "scripted", **BODIES["/v1/messages"]}
-        assert told(await agent.client.post("/v1/messages", json=body)) == (503, None)
+        assert status_and_retry(await agent.client.post("/v1/messages", json=body)) == (503, None)
 
 
-def told(answer: httpx.Response) -> tuple[int, str | None]:
+def status_and_retry(answer: httpx.Response) -> tuple[int, str | None]:
     return answer.status_code, answer.headers.get("x-should-retry")

@@ -6,13 +6,13 @@ from node.server.left_out import MOST_NAMED, left_out_headers, sentence
 SEARCH = LeftOut("tools[8]", "web_search", "search")
 
 
-def test_nothing_is_said_where_nothing_was_left_out() -> None:
+def test_no_headers_where_nothing_was_left_out() -> None:
     assert left_out_headers(()) == []
 
 
-def test_the_paths_are_listed_and_said_in_words() -> None:
-    told = dict(left_out_headers([SEARCH, LeftOut("input[3]", "mcp_call")]))
-    assert told == {
+def test_the_paths_are_listed_and_named_in_a_warning() -> None:
+    headers = dict(left_out_headers([SEARCH, LeftOut("input[3]", "mcp_call")]))
+    assert headers == {
         b"x-fleet-ignored": b"tools[8],input[3]",
         b"warning": b'299 mlx-fleet "Left out, since only a host could run it: '
         b'tools[8] (web_search), input[3] (mcp_call)"',

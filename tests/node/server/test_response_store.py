@@ -261,7 +261,7 @@ def test_a_file_of_an_older_version_is_kept_without_ends_of_chains(
     store.close()
 
 
-def test_a_disk_that_fails_is_told_and_the_file_stays(tmp_path: Path) -> None:
+def test_a_disk_that_fails_is_an_error_and_the_file_stays(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = limited(tmp_path / "file" / "folder")
     with pytest.raises(ResponseStoreFault):

@@ -94,7 +94,7 @@ async def test_what_could_not_be_kept_is_refused_before_it_is_answered(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["cancel", "delete"])
-async def test_a_cancelled_response_that_is_not_streamed_is_told_and_kept(
+async def test_a_cancelled_response_that_is_not_streamed_is_returned_and_stored(
     tmp_path: Path, how: str
 ) -> None:
     async with running(tmp_path, SLOW) as agent, asyncio.timeout(WAIT_S):
@@ -102,8 +102,8 @@ async def test_a_cancelled_response_that_is_not_streamed_is_told_and_kept(
         shown = await until_it_speaks(agent)
         path = f"{PATH}/{shown.replace('req_', 'resp_')}"
         if how == "cancel":
-            told = await agent.client.post(f"{path}/cancel")
-            assert told.json()["status"] == "cancelled"
+            cancelled = await agent.client.post(f"{path}/cancel")
+            assert cancelled.json()["status"] == "cancelled"
         else:
             await agent.client.delete(f"/v1/requests/{shown}")
         response = await waiting
@@ -137,12 +137,12 @@ async def test_a_response_that_is_deleted_on_its_way_into_the_store_is_gone(
         assert go.wait(WAIT_S)
         put(self, response, origin, head)
 
-    async def told_delete(self: ResponseStore, response_id: str, origin: str = "") -> bool:
+    async def noted_delete(self: ResponseStore, response_id: str, origin: str = "") -> bool:
         deleting.set()
         return await delete(self, response_id, origin)
 
     monkeypatch.setattr(ResponseFile, "put", slow_put)
-    monkeypatch.setattr(ResponseStore, "delete", told_delete)
+    monkeypatch.setattr(ResponseStore, "delete", noted_delete)
     async with running(tmp_path, SHORT) as agent, asyncio.timeout(WAIT_S):
         waiting = asyncio.create_task(answered(agent, "mine"))
         await putting.wait()
@@ -183,7 +183,7 @@ AN_ID = client_id("resp_", "0" * 16, "r")
         ("POST", "/v1/models/scripted", "GET, HEAD"),
     ],
 )
-async def test_another_method_is_405_and_says_which_are_allowed(
+async def test_another_method_is_405_and_names_the_allowed_ones(
     tmp_path: Path, method: str, path: str, allowed: str
 ) -> None:
     async with running(tmp_path, SHORT) as agent:
@@ -212,7 +212,7 @@ async def test_a_word_is_not_read_as_the_name_of_a_thing(
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/requests/"])
-async def test_a_list_may_be_asked_for_with_a_slash_behind_it(tmp_path: Path, path: str) -> None:
+async def test_a_list_may_be_requested_with_a_trailing_slash(tmp_path: Path, path: str) -> None:
     async with running(tmp_path, SHORT) as agent:
         response = await agent.client.get(path)
     assert response.json()["object"] == "list"

@@ -36,8 +36,8 @@ async def batches(*items: Batch | Exception) -> AsyncIterator[Batch]:
 
 
 def answer(**fields: Any) -> Writer:
-    asked = read_chat(json.dumps(chat_body(stream=True, **fields)).encode())
-    return asked.writer(AnswerHead("id", "m", 0))
+    parsed = read_chat(json.dumps(chat_body(stream=True, **fields)).encode())
+    return parsed.writer(AnswerHead("id", "m", 0))
 
 
 class Wire:
@@ -143,7 +143,7 @@ async def test_silence_becomes_comments_and_the_role_waits_for_content() -> None
     assert data_of(wire.bodies[2].decode())[0]["choices"][0]["delta"]["role"] == "assistant"
 
 
-async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
+async def test_the_keep_alives_of_a_prefill_report_its_progress() -> None:
     ending = delta("a", finish=FinishReason.STOP)
     wire = await stream(
         [], Progress("u", 650, 2000), Progress("u", 0, 0), [ending], idle_interval_s=0.0
@@ -153,7 +153,7 @@ async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
     assert len(wire.bodies) == 1
 
 
-async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -> None:
+async def test_the_keep_alives_of_a_load_report_its_progress_or_what_it_waits_for() -> None:
     ending = delta("a", finish=FinishReason.STOP)
     steps = (
         ModelAwaited("org/m", 0.0, ANOTHER_IN_USE),
@@ -171,8 +171,8 @@ async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -
     assert len((await stream(*steps, [ending])).bodies) == 1
 
 
-async def test_a_dialect_whose_silence_is_an_event_has_the_comments_beside_it() -> None:
-    asked = read_messages(json.dumps({**chat_body(stream=True), "max_tokens": 9}).encode())
+async def test_a_dialect_whose_keep_alive_is_an_event_has_the_comments_before_it() -> None:
+    parsed = read_messages(json.dumps({**chat_body(stream=True), "max_tokens": 9}).encode())
     wire, ping = Wire(), ANTHROPIC_PING
     steps: tuple[Batch, ...] = (
         [],
@@ -180,7 +180,7 @@ async def test_a_dialect_whose_silence_is_an_event_has_the_comments_beside_it() 
         Progress("u", 1, 2),
         [delta(finish=FinishReason.STOP)],
     )
-    writer = EventStream(asked.writer(AnswerHead("id", "m", 0)), wire.send, [])
+    writer = EventStream(parsed.writer(AnswerHead("id", "m", 0)), wire.send, [])
     await writer.run(batches(*steps), 0.0)
     assert wire.bodies[:3] == [ping, b": loading m 50 %\n\n" + ping, b": prefill 50 %\n\n" + ping]
 
@@ -234,11 +234,11 @@ async def test_collect_joins_the_same_deltas() -> None:
     assert whole["usage"]["prompt_tokens"] == 1
 
 
-async def test_collect_tells_a_cancelled_response_as_far_as_it_came() -> None:
-    asked = read_responses(b'{"model": "m", "input": "x"}')
+async def test_collect_returns_a_cancelled_response_as_far_as_it_got() -> None:
+    parsed = read_responses(b'{"model": "m", "input": "x"}')
     head = AnswerHead("0123456789abcdef-a", "m", 0)
     cancelled = Delta("u", (), 0, FinishReason.CANCELLED)
-    body, headers = await collect(batches([delta("a")], [cancelled]), asked.writer(head))
+    body, headers = await collect(batches([delta("a")], [cancelled]), parsed.writer(head))
     assert headers == []
     response = json.loads(body)
     assert response["status"] == "cancelled"

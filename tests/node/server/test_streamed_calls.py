@@ -98,20 +98,24 @@ async def events_of(agent: RunningAgent, path: str, body: dict[str, Any]) -> Asy
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_arguments_come_while_the_model_writes_them(tmp_path: Path, dialect: str) -> None:
+async def test_arguments_are_streamed_while_the_model_writes_them(
+    tmp_path: Path, dialect: str
+) -> None:
     # The model never gets to the end of the call.
     script = Script(outputs=(CALL,), stall_after_tokens=100)
     async with running(tmp_path, script, **HERMES) as agent:
         path, body = ASKED[dialect]
-        told = ""
+        arguments = ""
         async for event in events_of(agent, path, body):
-            told += piece_of(event)
-            if len(told) > 300:
+            arguments += piece_of(event)
+            if len(arguments) > 300:
                 break
-    assert json.dumps(ARGUMENTS).startswith(told)
+    assert json.dumps(ARGUMENTS).startswith(arguments)
 
 
-async def test_the_text_of_a_custom_tool_comes_while_the_model_writes_it(tmp_path: Path) -> None:
+async def test_the_text_of_a_custom_tool_is_streamed_while_the_model_writes_it(
+    tmp_path: Path,
+) -> None:
     call = CALL.replace(json.dumps(ARGUMENTS), json.dumps({"input": TEXT}))
     tool = {"type": "custom", "name": "write"}
     bodies: dict[str, dict[str, Any]] = {
@@ -124,16 +128,16 @@ async def test_the_text_of_a_custom_tool_comes_while_the_model_writes_it(tmp_pat
     script = Script(outputs=(call,), stall_after_tokens=100)
     async with running(tmp_path, script, **HERMES) as agent:
         for path, body in bodies.items():
-            told = ""
+            text = ""
             async for event in events_of(agent, path, body):
                 if event.get("type") == "response.custom_tool_call_input.delta":
-                    told += event["delta"]
+                    text += event["delta"]
                 for choice in event.get("choices", ()):
                     for each in choice["delta"].get("tool_calls", ()):
-                        told += each["custom"]["input"]
-                if len(told) > 200:
+                        text += each["custom"]["input"]
+                if len(text) > 200:
                     break
-            assert TEXT.startswith(told)
+            assert TEXT.startswith(text)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -167,7 +171,9 @@ async def test_a_node_may_tell_whole_calls_only(tmp_path: Path, dialect: str) ->
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_an_answer_that_is_cut_within_a_call_says_so(tmp_path: Path, dialect: str) -> None:
+async def test_a_response_that_is_cut_within_a_call_reports_it(
+    tmp_path: Path, dialect: str
+) -> None:
     async with (
         running(tmp_path, Script(outputs=(CALL,)), **HERMES) as agent,
         agent.events() as news,
@@ -213,10 +219,10 @@ async def test_a_call_that_breaks_off_fails_the_answer(
         answer = await ask(agent, dialect, stream=stream)
         accounts = await news.next(Finished)
     assert "so it goes" not in answer.text
-    # Where all of it came at once, the stream had not begun.
-    told = data_of(answer.text)[-1] if answer.status_code == 200 else answer.json()
+    # Where all of it arrived at once, the stream had not begun.
+    last = data_of(answer.text)[-1] if answer.status_code == 200 else answer.json()
     assert answer.status_code == 500 or stream
-    error = told["response"]["error"] if "response" in told else told["error"]
+    error = last["response"]["error"] if "response" in last else last["error"]
     assert error["message"] == (
         "The model broke off its call of write: it left the format of its calls."
     )

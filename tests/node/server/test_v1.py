@@ -64,7 +64,7 @@ async def test_streams_words_in_order_and_ends_with_done(tmp_path: Path) -> None
     assert "usage" not in chunks[0]
 
 
-async def test_usage_comes_in_its_own_chunk_when_asked(tmp_path: Path) -> None:
+async def test_usage_is_sent_in_its_own_chunk_when_requested(tmp_path: Path) -> None:
     async with running(tmp_path) as agent:
         response = await agent.chat(
             "12345678", stream=True, stream_options={"include_usage": True}, max_tokens=3
@@ -272,7 +272,7 @@ async def test_silence_is_filled_with_comments(tmp_path: Path) -> None:
     assert len(_texts(data_of(response.text))) == 2
 
 
-async def test_the_silence_of_a_prefill_says_how_far_it_is(tmp_path: Path) -> None:
+async def test_the_keep_alives_of_a_prefill_report_its_progress(tmp_path: Path) -> None:
     script = Script(prefill_s_per_token=0.01, progress_interval_s=0.02, tokens=1)
     async with running(tmp_path, script, hold_head_s=0.05) as agent:
         response = await agent.chat("x" * 200, stream=True)
@@ -376,7 +376,7 @@ async def test_the_token_is_checked_first(tmp_path: Path) -> None:
         assert (await stranger.get("/v1/models", headers=key)).status_code == 200
 
 
-async def test_wrong_paths_methods_and_models_are_told_in_openais_shape(tmp_path: Path) -> None:
+async def test_errors_of_wrong_paths_methods_and_models_have_openais_shape(tmp_path: Path) -> None:
     async with running(tmp_path) as agent:
         missing = await agent.client.get("/v1/nothing")
         method = await agent.client.get("/v1/chat/completions")
@@ -413,10 +413,10 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_its_code(tmp_path: Path
         assert (bias.status_code, bias.json()["error"]["param"]) == (400, "logit_bias")
         assert bias.json()["error"]["code"] == "invalid_value"
         await agent.chat("x", max_tokens=1)
-        told = [await events.next(Finished) for _ in range(4)]
+        finished = [await events.next(Finished) for _ in range(4)]
     refused, served = FinishReason.REFUSED, FinishReason.LENGTH
-    assert [each.reason for each in told] == [refused, refused, refused, served]
-    assert [each.prompt_tokens >= 10 for each in told] == [True, False, False, False]
+    assert [each.reason for each in finished] == [refused, refused, refused, served]
+    assert [each.prompt_tokens >= 10 for each in finished] == [True, False, False, False]
 
 
 async def test_a_request_for_a_model_that_is_not_here_has_no_accounts(tmp_path: Path) -> None:
@@ -437,30 +437,30 @@ OVERFLOWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", OVERFLOWS)
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_a_prompt_that_is_too_long_is_told_as_the_dialect_s_clients_know_it(
+async def test_the_error_of_a_prompt_that_is_too_long_is_what_the_dialect_s_clients_expect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, is_late: bool
 ) -> None:
-    if is_late:  # as where only the loaded engine knows how much it holds
-        monkeypatch.setattr(requests, "may_overflow", lambda asked: False)
+    if is_late:  # as where only the loaded engine knows its context length
+        monkeypatch.setattr(requests, "may_overflow", lambda _: False)
     load_s = 1.0 if is_late else 0.0
     script = Script(models=(ScriptedModel(context_tokens=8),), load_delay_s=load_s)
     body = {"model": "scripted", "stream": True, **OVERFLOWS[path]}
     async with running(tmp_path, script, hold_head_s=0.01 if is_late else WAIT_S) as agent:
         answer = await agent.client.post(path, json=body)
     assert answer.status_code == (200 if is_late else 400)
-    told = data_of(answer.text)[-1] if is_late else answer.json()
-    overflow = Overflow(told_tokens(told), 8)
+    failure = data_of(answer.text)[-1] if is_late else answer.json()
+    overflow = Overflow(reported_tokens(failure), 8)
     assert overflow.prompt_tokens >= 10
     if path == "/v1/messages":
         error = {"type": "invalid_request_error", "message": overflow.anthropic}
-        assert told == {"type": "error", "error": error, "request_id": told["request_id"]}
+        assert failure == {"type": "error", "error": error, "request_id": failure["request_id"]}
         return
-    assert told["error"]["code"] == "context_length_exceeded"
-    assert told["error"]["message"] == overflow.openai
+    assert failure["error"]["code"] == "context_length_exceeded"
+    assert failure["error"]["message"] == overflow.openai
 
 
-def told_tokens(told: Any) -> int:
-    return max(map(int, re.findall(r"[0-9]+", told["error"]["message"])))
+def reported_tokens(failure: Any) -> int:
+    return max(map(int, re.findall(r"[0-9]+", failure["error"]["message"])))
 
 
 async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:

@@ -154,8 +154,8 @@ def test_a_prompt_may_end_with_the_last_message(content: str) -> None:
 
 
 def test_the_tail_then_has_all_of_the_last_message() -> None:
-    said = replace(ANSWER, reasoning="so" * TAIL_LENGTH)
-    chat = renderer_of(OPEN).render(going_on(USER, said))
+    answer = replace(ANSWER, reasoning="so" * TAIL_LENGTH)
+    chat = renderer_of(OPEN).render(going_on(USER, answer))
     assert "<think>\nso" in chat.tail
     assert chat.tail.endswith("</think>\n\nhi")
 

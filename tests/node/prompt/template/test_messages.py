@@ -26,7 +26,7 @@ def turns(
     return build_turns(messages, tools, abilities, spelled)
 
 
-def said(*messages: Message, **lacking: Any) -> list[tuple[str, str]]:
+def contents(*messages: Message, **lacking: Any) -> list[tuple[str, str]]:
     tools = lacking.pop("tools", ())
     made = turns(*messages, abilities=replace(ALL, **lacking), tools=tools)
     return [(turn["role"], turn["content"]) for turn in made]
@@ -69,7 +69,7 @@ def test_arguments_that_are_no_object_are_an_argument() -> None:
 def test_a_developer_is_a_system_to_a_template_that_knows_none() -> None:
     developer = Message("developer", "be nice")
     assert turns(developer, USER)[0]["role"] == "developer"
-    assert said(developer, USER, developer=False)[0] == ("system", "be nice")
+    assert contents(developer, USER, developer=False)[0] == ("system", "be nice")
 
 
 def test_volatile_lines_are_no_part_of_a_system_text() -> None:
@@ -84,24 +84,28 @@ def test_volatile_lines_are_no_part_of_a_system_text() -> None:
 def test_several_systems_are_one_where_the_template_takes_one() -> None:
     second = Message("developer", "and brief")
     messages = (SYSTEM, second, USER)
-    assert said(*messages) == [("system", "be nice"), ("developer", "and brief"), ("user", "hello")]
-    merged = said(*messages, several_systems=False)
+    assert contents(*messages) == [
+        ("system", "be nice"),
+        ("developer", "and brief"),
+        ("user", "hello"),
+    ]
+    merged = contents(*messages, several_systems=False)
     assert merged == [("system", "be nice\n\nand brief"), ("user", "hello")]
 
 
 def test_a_late_system_speaks_as_a_user_and_stays_where_it_is() -> None:
     messages = (USER, ANSWER, SYSTEM, LATER)
-    assert said(*messages)[2] == ("system", "be nice")
+    assert contents(*messages)[2] == ("system", "be nice")
     wrapped = "<system>\nbe nice\n</system>"
-    assert said(*messages, late_system=False)[2:] == [("user", wrapped), ("user", "more")]
-    merged = said(*messages, late_system=False, user_twice=False)
+    assert contents(*messages, late_system=False)[2:] == [("user", wrapped), ("user", "more")]
+    merged = contents(*messages, late_system=False, user_twice=False)
     assert merged[2:] == [("user", f"{wrapped}\n\nmore")]
 
 
 def test_a_system_is_the_users_begin_where_there_is_no_system() -> None:
-    assert said(SYSTEM, USER, system=False) == [("user", "be nice\n\nhello")]
-    assert said(SYSTEM, system=False) == [("user", "be nice")]
-    assert said(SYSTEM, ANSWER, system=False) == [("user", "be nice"), ("assistant", "hi")]
+    assert contents(SYSTEM, USER, system=False) == [("user", "be nice\n\nhello")]
+    assert contents(SYSTEM, system=False) == [("user", "be nice")]
+    assert contents(SYSTEM, ANSWER, system=False) == [("user", "be nice"), ("assistant", "hi")]
 
 
 def test_repeated_roles_are_one_where_the_template_wants_turns() -> None:
@@ -116,19 +120,19 @@ def test_repeated_roles_are_one_where_the_template_wants_turns() -> None:
 
 def test_an_assistant_does_not_begin_where_the_template_wants_a_user() -> None:
     expected = [("system", "be nice"), ("user", ""), ("assistant", "hi"), ("user", "hello")]
-    assert said(SYSTEM, ANSWER, USER, assistant_first=False) == expected
+    assert contents(SYSTEM, ANSWER, USER, assistant_first=False) == expected
 
 
 def test_an_empty_answer_is_left_out_where_the_template_refuses_it() -> None:
     empty = Message("assistant", "")
-    assert said(USER, empty, LATER)[1] == ("assistant", "")
-    merged = said(USER, empty, LATER, empty_assistant=False, user_twice=False)
+    assert contents(USER, empty, LATER)[1] == ("assistant", "")
+    merged = contents(USER, empty, LATER, empty_assistant=False, user_twice=False)
     assert merged == [("user", "hello\n\nmore")]
 
 
 @pytest.mark.parametrize("before", [(CALLING, RESULT), (CALLING,)])
 def test_the_assistant_speaks_between_a_result_and_a_user(before: tuple[Message, ...]) -> None:
-    made = said(USER, *before, LATER, user_after_result=False)
+    made = contents(USER, *before, LATER, user_after_result=False)
     assert made[-2:] == [("assistant", BRIDGE), ("user", "more")]
 
 
@@ -173,11 +177,11 @@ def test_text_that_hides_calls_and_cannot_stand_before_them_is_left_out() -> Non
     assert turns(USER, *apart, RESULT, abilities=abilities) == expected
 
 
-def test_text_before_calls_that_come_one_by_one() -> None:
+def test_text_before_calls_that_follow_one_by_one() -> None:
     both = Message("assistant", "both", tool_calls=(CALL, SECOND))
     noon = Message("tool", "noon", tool_call_id=SECOND.call_id)
     lacking = {"text_with_calls": False, "parallel_calls": False}
-    made = said(USER, both, RESULT, noon, **lacking)[1:]
+    made = contents(USER, both, RESULT, noon, **lacking)[1:]
     assert made == [
         ("assistant", "both"),
         ("assistant", ""),
@@ -199,7 +203,7 @@ def test_ids_are_nine_letters_and_digits_where_the_template_wants_that() -> None
     assert made[1]["tool_calls"][0]["id"] == "abcDEF123"
 
 
-def test_a_result_without_its_call_is_what_a_user_says() -> None:
+def test_a_result_without_its_call_is_a_user_message() -> None:
     assert turns(USER, ANSWER, RESULT)[-1] == {
         "role": "user",
         "content": "<tool_response>\nsunny\n</tool_response>",
@@ -296,28 +300,28 @@ def test_text_in_parts_is_one_text_with_lines_where_the_template_takes_no_list(r
     assert turns(message)[0]["content"] == [
         part for part in listed if part["text"] or role == "user"
     ]
-    assert said(message, parts=NO_PARTS) == [(role, "a\nb")]
+    assert contents(message, parts=NO_PARTS) == [(role, "a\nb")]
 
 
 def test_results_may_be_lists() -> None:
     result = Message("tool", PARTS[::2], tool_call_id=CALL.call_id)
     listed = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert turns(USER, CALLING, result)[2]["content"] == listed
-    assert said(USER, CALLING, result, parts=frozenset({"user"}))[2] == ("tool", "a\nb")
+    assert contents(USER, CALLING, result, parts=frozenset({"user"}))[2] == ("tool", "a\nb")
     stray = "<tool_response>\na\nb\n</tool_response>"
-    assert said(USER, result)[1] == ("user", stray)
+    assert contents(USER, result)[1] == ("user", stray)
 
 
-def test_what_an_answer_said_in_parts_goes_together_as_it_was_said() -> None:
-    assert said(USER, Message("assistant", PARTS))[1] == ("assistant", "ab")
+def test_the_text_parts_of_an_answer_are_joined_without_a_separator() -> None:
+    assert contents(USER, Message("assistant", PARTS))[1] == ("assistant", "ab")
 
 
 def test_messages_that_become_one_are_one_text() -> None:
     both = (Message("user", PARTS), LATER)
-    assert said(*both, user_twice=False) == [("user", "a\nb\n\nmore")]
+    assert contents(*both, user_twice=False) == [("user", "a\nb\n\nmore")]
     late = Message("system", PARTS)
     wrapped = "<system>\na\nb\n</system>"
-    assert said(USER, ANSWER, late, late_system=False)[2] == ("user", wrapped)
+    assert contents(USER, ANSWER, late, late_system=False)[2] == ("user", wrapped)
 
 
 def test_a_template_may_want_parts() -> None:

@@ -30,7 +30,7 @@ def variables(
     return template_variables(TemplateOptions(thinking, effort, kwargs), ALL)
 
 
-def test_nothing_is_said_where_the_client_says_nothing() -> None:
+def test_no_variables_are_set_where_the_client_sets_none() -> None:
     assert variables() == {}
 
 

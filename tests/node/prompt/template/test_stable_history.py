@@ -153,15 +153,15 @@ def test_tools_stay_before_the_first_user() -> None:
     assert texts[0] == prompts(MOVING, normalize=False)[0]
 
 
-def test_a_template_is_told_to_keep_the_reasoning_of_sessions_with_tools() -> None:
+def test_a_template_is_set_to_keep_the_reasoning_of_sessions_with_tools() -> None:
     session = thoughtful(SESSION)
     assert not extends(prompts(KEEPING, session, normalize=False))
     texts = prompts(KEEPING, session)
     assert extends(texts)
     assert texts[-1].count("so\n</think>") == 3
-    # The client's word goes before.
-    asked = prompts(KEEPING, session, kwargs={"preserve_thinking": False})
-    assert asked == prompts(KEEPING, session, normalize=False)
+    # The client's setting takes precedence.
+    overridden = prompts(KEEPING, session, kwargs={"preserve_thinking": False})
+    assert overridden == prompts(KEEPING, session, normalize=False)
 
 
 @pytest.mark.parametrize("thinking", [None, True, False])
@@ -276,7 +276,7 @@ def test_other_constructs_are_left_alone(text: str) -> None:
     assert stabilized(text) == text
 
 
-def test_a_message_is_asked_in_the_loop_that_it_is_of() -> None:
+def test_a_message_is_tested_in_the_loop_that_it_belongs_to() -> None:
     text = (
         "{%- for c in calls -%}{%- endfor -%}{%- for msg in loop_messages -%}{% for x in y %}"
         "{% endfor %}{%- if loop.index0 > ns.last_user_index -%}{% endif %}{%- endfor -%}"

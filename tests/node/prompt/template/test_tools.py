@@ -57,7 +57,7 @@ def shown(tools: TemplateTools, parameters: Any = None, **function: Any) -> dict
         {"properties": ["a"]},
     ],
 )
-def test_tools_are_given_as_the_client_said_them_where_the_template_takes_that(
+def test_tools_are_given_as_the_client_sent_them_where_the_template_accepts_that(
     parameters: Any,
 ) -> None:
     expected = {"name": "f"} if parameters is None else {"name": "f", "parameters": parameters}
@@ -131,7 +131,7 @@ def test_unions_are_their_first_type_in_all_of_the_schema() -> None:
     "properties",
     [{"a": {"type": "odd"}}, {"a": {"type": "null"}}, {"a": 5}, {"a": {"type": {"b": "c"}}}],
 )
-def test_a_schema_that_the_template_cannot_spell_is_told_in_words(properties: Any) -> None:
+def test_a_schema_that_the_template_cannot_spell_goes_into_the_description(properties: Any) -> None:
     schema = {"type": "object", "properties": properties}
     tools = needing(EACH + "{{ spell(p.type + '') }}{% endfor %}")
     made = shown(tools, schema, description="Does it.")

@@ -36,12 +36,12 @@ def made_of(items: list[str], hashes: list[int]) -> ItemChain:
     return ItemChain(text, array("Q", [1, *hashes]), sizes, numbers)
 
 
-def test_a_session_is_held_once_however_its_marks_of_caching_move() -> None:
+def test_a_session_is_stored_once_however_its_marks_of_caching_move() -> None:
     chainer = Chainer()
     for turn in range(TURNS):
         for session in range(SESSIONS):
-            asked = marked(session, 61 + 2 * turn)
-            assert chain_of(asked, MESSAGES, chainer) == chain_of(asked, MESSAGES)
+            body = marked(session, 61 + 2 * turn)
+            assert chain_of(body, MESSAGES, chainer) == chain_of(body, MESSAGES)
     (family,) = chainer._memo._families.values()
     assert len(family) == SESSIONS
     assert {len(made.items) for made in family} == {61 + 2 * (TURNS - 1)}
@@ -101,7 +101,7 @@ def test_texts_that_differ_within_the_first_item_have_nothing_in_common() -> Non
     assert memo.longest(KEY, b'["abd", "b"]') is None
 
 
-def test_what_many_prompts_begin_with_is_made_and_held_once(
+def test_what_many_prompts_begin_with_is_made_and_stored_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[bytes] = []
@@ -114,9 +114,9 @@ def test_what_many_prompts_begin_with_is_made_and_held_once(
     chainer, tools = Chainer(), [{"name": "read", "description": "about it " * 5000}]
     for number in range(20):
         for count in (1, 2):
-            asked = {**marked(number, 61), "tools": tools}
-            asked["messages"] = asked["messages"][1 : 1 + count]
-            chain_of(asked, MESSAGES, chainer)
+            body = {**marked(number, 61), "tools": tools}
+            body["messages"] = body["messages"][1 : 1 + count]
+            chain_of(body, MESSAGES, chainer)
     assert len(made) == 1
     assert len(made[0]) < chainer._memo._used_bytes < 2 * len(made[0])
 
@@ -150,15 +150,15 @@ def test_only_what_goes_on_from_a_chain_takes_its_place() -> None:
     assert [list(made.hashes) for made in memo._families[KEY]] == [[1, 2, 4], [1, 2, 3, 5]]
 
 
-def test_all_that_is_held_counts_and_no_more_is_held_than_may_be() -> None:
+def test_all_that_is_stored_counts_and_no_more_is_stored_than_may_be() -> None:
     memo = ChainMemo(1 << 16)
     for number in range(40):
         made = made_of([f'"{number}"'] * 300, list(range(number * 1000, number * 1000 + 300)))
         memo.put(KEY, made)
-        held = memo._families[KEY]
-        numbers = sum(20 * len(each.items) + len(each.text) for each in held)
+        family = memo._families[KEY]
+        numbers = sum(20 * len(each.items) + len(each.text) for each in family)
         assert numbers < memo._used_bytes <= 1 << 16
-    assert len(held) > 1
+    assert len(family) > 1
 
 
 def test_an_end_is_found_behind_any_white_space() -> None:

@@ -126,14 +126,14 @@ def test_a_changed_byte_changes_everything_after_it_and_nothing_before(
 def test_the_answered_chain_is_that_of_the_answer_given_back(
     path: str, turns: list[Turn], answer: Turn, system: str
 ) -> None:
-    asked = [*turns, Turn("go on")]
-    longer = chain_with_output(chain_of(body(path, asked, system), path), answer_of(path, answer))
+    before = [*turns, Turn("go on")]
+    longer = chain_with_output(chain_of(body(path, before, system), path), answer_of(path, answer))
     back = Spelling("other", parts=True)
-    following = chain_of(body(path, [*asked, answer, Turn("and")], system, spelling=back), path)
+    following = chain_of(body(path, [*before, answer, Turn("and")], system, spelling=back), path)
     assert begins(following, longer)
     assert longer.sizes == following.sizes[: len(longer)]
     assert longer.items[-1] == len(longer)
-    assert len(longer) > len(chain_of(body(path, asked, system), path))
+    assert len(longer) > len(chain_of(body(path, before, system), path))
 
 
 @each_dialect
@@ -142,14 +142,14 @@ def test_the_answered_chain_is_that_of_the_answer_given_back(
 def test_a_memo_gives_what_no_memo_gives(path: str, turns: list[Turn], system: str) -> None:
     remembers, forgets = Chainer(), Chainer(memo_bytes=2000)
     for count in range(1, len(turns) + 1):
-        asked = body(path, turns[:count], system)
-        fresh = chain_of(asked, path)
+        prefix = body(path, turns[:count], system)
+        fresh = chain_of(prefix, path)
         for chainer in (remembers, remembers, forgets):
-            assert chain_of(asked, path, chainer) == fresh
+            assert chain_of(prefix, path, chainer) == fresh
 
 
 @each_dialect
-def test_turns_forks_and_repeats_of_long_sessions_come_out_of_the_memo_as_they_are(
+def test_turns_forks_and_repeats_of_long_sessions_are_unchanged_by_the_memo(
     path: str,
 ) -> None:
     chance = random.Random(2)
@@ -161,8 +161,8 @@ def test_turns_forks_and_repeats_of_long_sessions_come_out_of_the_memo_as_they_a
     for _ in range(60):
         kept = turns[: chance.randrange(1, 12)]
         fork = [Turn(f"fork {chance.randrange(3)} " * 200)] * chance.randrange(2)
-        asked = body(path, [*kept, *fork], "sys " * chance.choice([1, 500]))
-        text = json.dumps(asked, indent=chance.choice([None, None, 1])).encode()
+        sent = body(path, [*kept, *fork], "sys " * chance.choice([1, 500]))
+        text = json.dumps(sent, indent=chance.choice([None, None, 1])).encode()
         fresh = chain_of(text, path)
         assert chain_of(text, path, remembers) == fresh
         assert chain_of(text, path, forgets) == fresh
@@ -178,16 +178,16 @@ def test_the_memo_is_bounded_however_many_sessions_begin_alike() -> None:
 
 
 @each_dialect
-def test_salt_model_and_what_the_template_is_told_part_everything(path: str) -> None:
-    asked = body(path, HELLO, "sys")
-    fields = fields_of(json.dumps(asked).encode())
+def test_salt_model_and_template_variables_part_everything(path: str) -> None:
+    sent = body(path, HELLO, "sys")
+    fields = fields_of(json.dumps(sent).encode())
     chains = [
         Chainer().chain(fields, path, "m"),
         Chainer().chain(fields, path, "other"),
         Chainer().chain(fields, path, "m", salt="s"),
-        chain_of({**asked, "enable_thinking": True}, path),
-        chain_of({**asked, "enable_thinking": False}, path),
-        chain_of({**asked, "chat_template_kwargs": {"date": "today"}}, path),
+        chain_of({**sent, "enable_thinking": True}, path),
+        chain_of({**sent, "enable_thinking": False}, path),
+        chain_of({**sent, "chat_template_kwargs": {"date": "today"}}, path),
     ]
     every = [number for chain in chains if chain is not None for number in chain.hashes]
     assert len(chains[0] or ()) * len(chains) == len(every) == len(set(every))
@@ -232,17 +232,17 @@ def test_a_longer_message_keeps_the_cuts_inside(text: str, more: str) -> None:
     assert shared(short, long) >= short.preamble + whole
 
 
-def said(role: str, content: object, **fields: object) -> bytes:
+def chat_of(role: str, content: object, **fields: object) -> bytes:
     return json.dumps({"messages": [{"role": role, "content": content, **fields}]}).encode()
 
 
 def call(arguments: object) -> bytes:
     function = {"name": "f", "arguments": arguments}
-    return said("assistant", None, tool_calls=[{"function": function}])
+    return chat_of("assistant", None, tool_calls=[{"function": function}])
 
 
 def image(url: str) -> bytes:
-    return said("user", [{"type": "image_url", "image_url": {"url": url}}])
+    return chat_of("user", [{"type": "image_url", "image_url": {"url": url}}])
 
 
 def data_url(data: bytes, kind: str = "image/png") -> str:
@@ -252,18 +252,21 @@ def data_url(data: bytes, kind: str = "image/png") -> str:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (said("user", "a"), said("user", [{"type": "text", "text": "a"}])),
-        (said("assistant", "ab"), said("assistant", [{"type": "text", "text": x} for x in "ab"])),
-        (said("assistant", "no"), said("assistant", None, refusal="no")),
-        (said("system", "a\n"), said("system", "x-anthropic-billing-header: 1\na\n")),
-        (said("tool", "a", tool_call_id="1"), said("tool", "a", tool_call_id="2")),
+        (chat_of("user", "a"), chat_of("user", [{"type": "text", "text": "a"}])),
+        (
+            chat_of("assistant", "ab"),
+            chat_of("assistant", [{"type": "text", "text": x} for x in "ab"]),
+        ),
+        (chat_of("assistant", "no"), chat_of("assistant", None, refusal="no")),
+        (chat_of("system", "a\n"), chat_of("system", "x-anthropic-billing-header: 1\na\n")),
+        (chat_of("tool", "a", tool_call_id="1"), chat_of("tool", "a", tool_call_id="2")),
         (call('{"a": 1, "b": 2}'), call('{"b":2,"a":1}')),
         (call('{"a": 1}'), call({"a": 1})),
         (call(""), call("{}")),
         (call("{}"), call(None)),
         (image(data_url(b"pixels")), image(data_url(b"pixels", "image/webp"))),
         (image(data_url(b"pixels")), image("https://x/1")),
-        (image("https://x/1"), said("user", "[image left out: this model takes text only]")),
+        (image("https://x/1"), chat_of("user", "[image left out: this model takes text only]")),
     ],
 )
 def test_these_are_the_same(first: bytes, second: bytes) -> None:
@@ -271,15 +274,18 @@ def test_these_are_the_same(first: bytes, second: bytes) -> None:
 
 
 PAIRS = [
-    (said("user", "a"), said("assistant", "a")),
-    (said("system", "a"), said("developer", "a")),
-    (said("user", "a"), said("user", "a", name="bob")),
-    (said("user", "aNbob"), said("user", "a", name="bob")),
-    (said("user", "ab"), said("user", [{"type": "text", "text": each} for each in "ab"])),
-    (said("user", "x-anthropic-billing-header: 1"), said("user", "x-anthropic-billing-header: 2")),
+    (chat_of("user", "a"), chat_of("assistant", "a")),
+    (chat_of("system", "a"), chat_of("developer", "a")),
+    (chat_of("user", "a"), chat_of("user", "a", name="bob")),
+    (chat_of("user", "aNbob"), chat_of("user", "a", name="bob")),
+    (chat_of("user", "ab"), chat_of("user", [{"type": "text", "text": each} for each in "ab"])),
+    (
+        chat_of("user", "x-anthropic-billing-header: 1"),
+        chat_of("user", "x-anthropic-billing-header: 2"),
+    ),
     (call('{"a": 1'), call('{"a": 2')),
     (call('{"a": 1'), call({"a": 1})),
-    (image("https://x/1"), said("user", [{"type": "input_audio"}])),
+    (image("https://x/1"), chat_of("user", [{"type": "input_audio"}])),
 ]
 
 
@@ -291,7 +297,7 @@ def test_these_are_not_the_same(first: bytes, second: bytes) -> None:
 def test_one_message_of_two_texts_is_not_two_messages() -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     two = chain_of({"messages": turns}, CHAT)
-    one = chain_of(said("user", "a\nb"), CHAT)
+    one = chain_of(chat_of("user", "a\nb"), CHAT)
     assert (len(two.items), len(one.items), shared(two, one)) == (2, 1, 0)
 
 
@@ -299,7 +305,7 @@ def test_a_system_message_of_volatile_lines_alone_has_no_position() -> None:
     messages = [{"role": "system", "content": BILLING}, {"role": "user", "content": "a"}]
     chain = chain_of({"messages": messages}, CHAT)
     assert list(chain.items) == [0, 1]
-    assert chain.hashes == chain_of(said("user", "a"), CHAT).hashes
+    assert chain.hashes == chain_of(chat_of("user", "a"), CHAT).hashes
 
 
 def test_the_blocks_of_an_anthropic_message_count_as_the_prompt_shows_them() -> None:
@@ -340,17 +346,17 @@ def test_a_response_goes_on_from_the_chain_before_as_if_it_had_all_been_sent() -
     whole = chain_of(body(RESPONSES, turns, "sys"), RESPONSES)
     items = body(RESPONSES, turns)["input"]
     first = chain_of(body(RESPONSES, turns[:1], "sys"), RESPONSES)
-    said_so = chain_with_output(first, answer_of(RESPONSES, turns[1]))
+    answered = chain_with_output(first, answer_of(RESPONSES, turns[1]))
     after = body(RESPONSES, turns, "sys", input=items[-2:], previous_response_id="r")
-    following = chain_of(after, RESPONSES, head=said_so.end)
+    following = chain_of(after, RESPONSES, head=answered.end)
     assert following.preamble == 1
-    assert following.hashes == whole.hashes[len(said_so) - 1 :]
-    assert following.sizes == whole.sizes[len(said_so) - 1 :]
+    assert following.hashes == whole.hashes[len(answered) - 1 :]
+    assert following.sizes == whole.sizes[len(answered) - 1 :]
     assert list(following.items) == [2, 3]
     assert following.end == whole.end
     del after["input"]
-    nothing = chain_of(after, RESPONSES, head=said_so.end)
-    assert nothing.hashes == said_so.hashes[-1:]
+    nothing = chain_of(after, RESPONSES, head=answered.end)
+    assert nothing.hashes == answered.hashes[-1:]
     assert (nothing.preamble, len(nothing.items)) == (1, 0)
 
 
@@ -369,9 +375,9 @@ def test_a_response_goes_on_from_the_chain_before_as_if_it_had_all_been_sent() -
     ids=str,
 )
 def test_what_begins_in_another_way_does_not_go_on_from_a_chain(other: dict[str, Any]) -> None:
-    asked = body(RESPONSES, [Turn("hello")], "sys")
-    end = chain_of(asked, RESPONSES).end
-    after = {"model": "m", "salt": "", **asked, "previous_response_id": "r"}
+    sent = body(RESPONSES, [Turn("hello")], "sys")
+    end = chain_of(sent, RESPONSES).end
+    after = {"model": "m", "salt": "", **sent, "previous_response_id": "r"}
 
     def goes_on(given: dict[str, Any]) -> bool:
         fields, salt = read_fields(json.dumps(given).encode()), given["salt"]
@@ -401,7 +407,7 @@ def test_completions_are_texts_or_token_ids() -> None:
     assert chain_with_output(text, ResponseOutput(COMPLETIONS, [OutputText("d")])) == text
 
 
-def test_an_answer_that_says_nothing_is_an_item_of_a_chat_and_none_of_a_response() -> None:
+def test_an_empty_answer_is_an_item_of_a_chat_and_none_of_a_response() -> None:
     chat = chain_of(body(CHAT, HELLO), CHAT)
     empty = [*body(CHAT, HELLO)["messages"], {"role": "assistant", "content": ""}]
     assert chain_with_output(chat, ResponseOutput(CHAT, [])) == chain_of(

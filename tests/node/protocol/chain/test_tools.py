@@ -73,7 +73,7 @@ def test_a_client_s_own_tools_have_a_date() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "expected"),
     [
         (None, None),
         ("x", "x"),
@@ -84,8 +84,8 @@ def test_a_client_s_own_tools_have_a_date() -> None:
         (7, 7),
     ],
 )
-def test_an_output_is_text_or_parts(output: object, told: object) -> None:
-    assert output_of(output) == told
+def test_an_output_is_text_or_parts(output: object, expected: object) -> None:
+    assert output_of(output) == expected
 
 
 # --- chains ----------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def test_what_a_client_ran_for_another_model_counts_and_what_a_host_did_does_not
         "name": "local_shell",
         "arguments": arguments,
     }
-    told = {"type": "function_call_output", "call_id": "d", "output": "a"}
-    assert chain(RESPONSES, input=[USER, *ran]) == chain(RESPONSES, input=[USER, called, told])
+    result = {"type": "function_call_output", "call_id": "d", "output": "a"}
+    assert chain(RESPONSES, input=[USER, *ran]) == chain(RESPONSES, input=[USER, called, result])
     hosted = chain(RESPONSES, input=[USER, {"type": "web_search_call"}, USER])
     assert hosted.hashes == chain(RESPONSES, input=[USER, USER]).hashes
     assert len(hosted.items) == 3
