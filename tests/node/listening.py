@@ -1,4 +1,4 @@
-"""A router's side of a node's prefixes: a mirror of what the node tells, and predictions by it."""
+"""A router's side of a node's prefixes: a mirror of its reports, and predictions by it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What requests ask for where they do not say."""
+"""The settings of requests that set none."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the agent asks of the machine."""
+"""What the agent reads of the machine."""
 
 import sys
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ _TEXT = (
 
 
 def byte_level(*, trim_offsets: bool = True, specials: bool = True) -> Tokenizer:
-    """A byte-level BPE, as of GPT-2 and what came after it."""
+    """A byte-level BPE, as of GPT-2 and its successors."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim_offsets)

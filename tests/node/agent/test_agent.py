@@ -278,7 +278,7 @@ async def test_a_prompt_that_is_too_long_is_refused_before_the_model_is_loaded()
         assert second.reason is FinishReason.ERROR
 
 
-async def test_closing_a_run_cancels_its_row() -> None:
+async def test_closing_a_run_cancels_its_sequence() -> None:
     async with running(Script(stall_after_tokens=1)) as agent:
         events = agent.subscribe("", 0)
         await anext(events)
@@ -564,7 +564,7 @@ async def test_settings_for_a_model_that_is_not_there_are_logged_at_start(
     ]
 
 
-async def test_a_store_that_hangs_or_fails_does_not_hold_up_the_beat(
+async def test_a_store_that_hangs_or_fails_does_not_delay_the_heartbeat(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(agent_module, "HEARTBEAT_S", 0.02)

@@ -1,4 +1,4 @@
-"""When an agent tells that it is there."""
+"""When an agent reports that it is there."""
 
 import asyncio
 

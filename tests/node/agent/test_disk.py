@@ -72,7 +72,7 @@ async def test_a_load_that_begins_while_the_model_is_removed_keeps_it(tmp_path: 
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors"]
 
 
-async def test_a_removal_tells_what_it_has_freed(tmp_path: Path) -> None:
+async def test_a_removal_returns_what_it_has_freed(tmp_path: Path) -> None:
     folder, supervisor = make_model(tmp_path / "org--tiny"), PlayedSupervisor()
     size_bytes = sum(file.stat().st_size for file in folder.iterdir())
     disk = disk_of(tmp_path, supervisor)

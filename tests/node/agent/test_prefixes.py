@@ -76,7 +76,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_mirror_that_begins_at_any_time_is_what_the_node_holds(
+async def test_a_mirror_that_begins_at_any_time_is_what_the_node_has_cached(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(prefixes_module, "MAX_ENTRIES", 16)
@@ -115,7 +115,7 @@ async def test_without_a_listener_nothing_is_kept_for_one() -> None:
     assert mirror.values == world.truth()
 
 
-async def test_a_snapshot_comes_whole_though_its_model_is_gone_meanwhile(
+async def test_a_snapshot_arrives_whole_though_its_model_is_gone_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(prefixes_module, "MAX_ENTRIES", 4)
@@ -174,7 +174,7 @@ async def test_a_later_listener_receives_the_whole_digest(tmp_path: Path) -> Non
             assert second.mirror.values == first.mirror.values
 
 
-async def test_the_status_tells_of_the_cache_of_a_loaded_model(tmp_path: Path) -> None:
+async def test_the_status_reports_the_cache_of_a_loaded_model(tmp_path: Path) -> None:
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         assert (await agent.status()).models[0].cache is None
         await listener.ask([user("word " * 100)])

@@ -1,4 +1,4 @@
-"""What an agent tells of its models stays within the bounds of the protocol."""
+"""What an agent reports of its models stays within the bounds of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/v1/node/status` tells, over a real socket."""
+"""What `/v1/node/status` reports, over a real socket."""
 
 import asyncio
 from pathlib import Path
@@ -30,7 +30,7 @@ async def report(agent: RunningAgent) -> Any:
     return response.json()
 
 
-async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
+async def test_reports_the_memory_and_each_engine(tmp_path: Path) -> None:
     async with running(tmp_path, SCRIPT, memory_limit_bytes=8 * GIB) as agent:
         before = await report(agent)
         assert before["memory"] == {

@@ -53,7 +53,7 @@ def test_a_plan_has_all_files_of_a_model(tmp_path: Path) -> None:
     assert plan["m"][1].prompt == "b"
 
 
-def test_how_an_answer_would_come_does_not_matter() -> None:
+def test_how_an_answer_would_be_sent_does_not_matter() -> None:
     assert parse_body({**CHAT, "stream_options": {}, "max_tokens": 1}, "m").stream is False
     with pytest.raises(BadRequest):
         parse_body({**CHAT, **TEXT}, "m")

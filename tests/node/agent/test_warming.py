@@ -171,7 +171,7 @@ async def test_the_prompts_of_the_settings_are_warm_after_each_load(
             assert (await agent.client.post(PATH_UNLOAD, json=MODEL)).status_code == 200
 
 
-async def test_they_are_prefilled_once_and_hold_up_no_request(
+async def test_they_are_prefilled_once_and_delay_no_request(
     tmp_path: Path, plan: tuple[tuple[str, Path], ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

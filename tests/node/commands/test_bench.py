@@ -1,4 +1,4 @@
-"""`node-agent bench` against an agent, and against servers that tell less than ours."""
+"""`node-agent bench` against an agent, and against servers that report less than ours."""
 
 import json
 from pathlib import Path

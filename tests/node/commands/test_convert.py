@@ -43,7 +43,7 @@ def test_an_importer_that_is_killed_is_a_failure(
         import_model(tmp_path, Import(Path("a.gguf"), "tiny"))
 
 
-def test_tells_where_the_model_is(
+def test_reports_where_the_model_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer(monkeypatch, """print('{"fraction": 1.0}'); print('{"done": "x"}')""")

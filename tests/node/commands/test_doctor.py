@@ -197,7 +197,7 @@ def test_finds_a_taken_port_a_full_disk_and_missing_tools(tmp_path: Path) -> Non
     assert doctor.check_blas(lambda: "/lib/blas").level is Level.OK
 
 
-def test_prints_lines_or_json_and_tells_whether_all_is_well(
+def test_prints_lines_or_json_and_returns_whether_all_is_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = Settings(home=tmp_path)

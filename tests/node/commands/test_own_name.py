@@ -1,4 +1,4 @@
-"""What a first start tells others to call this machine."""
+"""The name that a first start gives this machine for others."""
 
 import ipaddress
 import socket
@@ -28,7 +28,7 @@ def test_a_mac_goes_by_its_bonjour_name(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("answer", ["", None])
-def test_a_mac_that_does_not_tell_goes_by_its_host_name(
+def test_a_mac_that_does_not_report_its_name_goes_by_its_host_name(
     monkeypatch: pytest.MonkeyPatch, answer: str | None
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Mac.lan")

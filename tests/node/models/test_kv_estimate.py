@@ -160,7 +160,7 @@ def test_latent_attention_counts_what_is_kept() -> None:
         {"num_hidden_layers": True, "num_attention_heads": True},
     ],
 )
-def test_a_config_that_does_not_say_gives_nothing(config: dict[str, Any]) -> None:
+def test_a_config_without_the_numbers_gives_nothing(config: dict[str, Any]) -> None:
     assert estimate_kv(config) == KvEstimate(0, 0)
 
 

@@ -245,7 +245,7 @@ def no_hub() -> Hub:
     raise AssertionError("The hub was used.")
 
 
-def test_a_peer_comes_before_the_hub_and_its_hashes_are_kept(tmp_path: Path) -> None:
+def test_a_peer_is_used_before_the_hub_and_its_hashes_are_kept(tmp_path: Path) -> None:
     store, seen = ModelStore(tmp_path), []
     with playing(PlayedPeer(files=dict(PEER_FILES))) as peer:
         command = from_peer(peer, repo_id="org/tiny")
@@ -308,7 +308,7 @@ def test_a_peer_gets_no_request_where_the_disk_is_too_small(
         pull(from_peer(peer), store, quiet, no_hub)
 
 
-def test_the_hubs_unfinished_pulls_tell_their_commit(tmp_path: Path) -> None:
+def test_the_hubs_unfinished_pulls_report_their_commit(tmp_path: Path) -> None:
     hub, store = ScriptedHub(), ModelStore(tmp_path)
     hub.download_error = DownloadError("It was cut.")
     with pytest.raises(DownloadError):

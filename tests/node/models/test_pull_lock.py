@@ -39,7 +39,7 @@ def test_two_pulls_at_once_do_not_count_on_the_same_bytes(tmp_path: Path) -> Non
         pass
 
 
-def test_what_has_come_of_another_pull_is_needed_no_more(tmp_path: Path) -> None:
+def test_what_has_arrived_of_another_pull_is_needed_no_more(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", 40 * GB):
         with (tmp_path / "a" / "model.safetensors").open("wb") as weights:
             weights.truncate(30 * GB)

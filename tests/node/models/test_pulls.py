@@ -28,7 +28,7 @@ FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(300_000))
 
 
 class World:
-    """The pulls of one store, and a wait for what they tell."""
+    """The pulls of one store, and a wait for what they report."""
 
     def __init__(self, folder: Path, when: StayAwake = StayAwake.NEVER) -> None:
         self.awake = Awake(when)
@@ -173,7 +173,7 @@ def stuck(folder: Path, clock: FakeClock, ends: list[int]) -> Stuck:
 FROM_HUB = PullCommand("m", "org/m", token="hf_secret")
 
 
-async def test_a_pull_that_comes_no_further_is_tried_less_and_less_often(tmp_path: Path) -> None:
+async def test_a_pull_without_progress_is_retried_less_and_less_often(tmp_path: Path) -> None:
     pulls = stuck(tmp_path, FakeClock(), [7, 7, 7, 8, *[8] * 40])
     waits_s = []
     while pulls.ends:

@@ -357,7 +357,7 @@ def test_weights_are_counted_without_what_text_has_no_use_for(tmp_path: Path) ->
     assert ModelStore(tmp_path).remove("m") == size_bytes
 
 
-def test_reads_what_a_row_takes_besides_its_tokens(tmp_path: Path) -> None:
+def test_reads_what_a_sequence_takes_besides_its_tokens(tmp_path: Path) -> None:
     sliding = {
         "model_type": "llama",
         "layer_types": ["sliding_attention", "full_attention"] * 2,

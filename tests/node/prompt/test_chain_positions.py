@@ -219,7 +219,7 @@ def test_pictures_are_bound_as_the_lines_that_stand_for_them(
 
 
 @pytest.mark.parametrize("name", ["scripted", "open", "tools last", "strict", "poor", "metaspace"])
-def test_tools_that_come_within_a_session_leave_what_came_before(
+def test_tools_added_within_a_session_leave_the_positions_before_them(
     renderers: dict[str, Renderer], name: str
 ) -> None:
     turns = body(RESPONSES, [Turn("go"), Turn("so", ()), Turn("on")])["input"]
@@ -364,7 +364,7 @@ def test_a_template_that_cuts_contents_binds_nothing(tmp_path: Path) -> None:
     assert (prompt.layout, counts[-1]) == (None, 0)
 
 
-def test_a_message_out_of_order_binds_nothing_that_comes_before_others(tmp_path: Path) -> None:
+def test_a_message_out_of_order_binds_nothing_before_others(tmp_path: Path) -> None:
     swapped = OPEN.replace("for m in messages", "for m in messages | reverse")
     renderer = PromptRenderer(made_folder(tmp_path, byte_level(), swapped))
     turns = [Turn("one"), Turn("two", ()), Turn("three")]

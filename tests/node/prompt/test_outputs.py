@@ -64,7 +64,7 @@ def test_the_text_of_a_custom_tool_is_constrained_and_its_pattern_is_not_shown(
     assert renderer_of(tmp_path / "b", OPEN).render(plain).tokens == prompt.tokens
 
 
-def test_tools_that_came_within_the_conversation_are_called_and_not_listed(tmp_path: Path) -> None:
+def test_tools_added_within_the_conversation_are_called_and_not_listed(tmp_path: Path) -> None:
     late = Tool({"name": "late"})
     request = asking(USER, tools=(TOOL,), late_tools=(late, Tool({"name": "weather"})))
     renderer = renderer_of(tmp_path, OPEN)
@@ -197,7 +197,7 @@ def test_a_loop_of_calls_is_reused_whole(
         messages += calling(number, "so")
 
 
-def test_an_answer_in_a_loop_is_kept_if_its_reasoning_comes_back(
+def test_an_answer_in_a_loop_is_kept_if_its_reasoning_is_sent_back(
     renderers_of: dict[str, PromptRenderer],
 ) -> None:
     renderer = renderers_of["last user"]

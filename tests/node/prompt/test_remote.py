@@ -38,16 +38,16 @@ WAIT_S = 60.0
 pytestmark = pytest.mark.usefixtures("link_bytes")
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LARGE = "{% set text = messages[-1].content * 3000000000 %}"
-IF_ASKED = "{% if messages[-1].content == 'c' %}WHAT{% endif %}"
+IF_C = "{% if messages[-1].content == 'c' %}WHAT{% endif %}"
 """Inserted where the last message is `c` alone."""
 LITTLE = RenderLimits(template_s=5.0, render_s=1.5, memory_bytes=400 * 1024**2)
 ENDLESS = RenderLimits(render_s=WAIT_S)
-ASKED = RenderRequest(chat(("user", "b")))
+REQUEST = RenderRequest(chat(("user", "b")))
 PROVOKING = RenderRequest(chat(("user", "c")))
 
 
 def guarded(what: str) -> str:
-    return IF_ASKED.replace("WHAT", what) + TEMPLATE.replace("'c'", "'never'")
+    return IF_C.replace("WHAT", what) + TEMPLATE.replace("'c'", "'never'")
 
 
 class Started:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_made_is_refused_as_the_renderer_does(plain: Path) 
         with pytest.raises(NodeError, match="cannot be made") as failed:
             await renderer.render(RenderRequest(completion("\ud800")))
         assert failed.value.status == 500
-        assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+        assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         assert len(started.children) == 1
 
 
@@ -168,7 +168,7 @@ async def test_a_prompt_that_does_not_end_is_refused_and_the_next_one_is_made(
     async with running(words_folder(tmp_path, guarded(what))) as (renderer, started):
         await renderer.open()
         refused = asyncio.create_task(renderer.render(PROVOKING))
-        others = [asyncio.create_task(renderer.render(ASKED)) for _ in range(3)]
+        others = [asyncio.create_task(renderer.render(REQUEST)) for _ in range(3)]
         with pytest.raises(BadRequest, match=f"chat template {reason} for this prompt") as caught:
             await refused
         assert caught.value.param == "messages"
@@ -186,18 +186,18 @@ async def test_who_leaves_frees_the_process_for_others(
         while psutil.Process(started.children[0].process.pid).cpu_percent(0.1) < 10:
             await asyncio.sleep(0)
         endless.cancel()
-        assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+        assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         assert [child.alive for child in started.children] == [False, True]
 
 
-async def test_who_leaves_before_its_turn_costs_nothing(looping: Path) -> None:
+async def test_a_client_that_leaves_while_it_waits_costs_nothing(looping: Path) -> None:
     async with running(looping, ENDLESS) as (renderer, started):
         await renderer.open()
-        first, second = (asyncio.create_task(renderer.render(ASKED)) for _ in range(2))
+        first, second = (asyncio.create_task(renderer.render(REQUEST)) for _ in range(2))
         await asyncio.sleep(0)
         second.cancel()
         assert words(await first) == "<user> b <assistant>"
-        assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+        assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         assert len(started.children) == 1
 
 
@@ -209,7 +209,7 @@ async def test_memory_that_a_prompt_took_is_given_back(
         # Nothing is looked at that is done at once.
         monkeypatch.setattr(process_module, "POLL_INTERVAL_S", WAIT_S)
         for _ in range(2):
-            assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+            assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         assert [child.alive for child in started.children] == [False, False]
 
 
@@ -226,10 +226,10 @@ async def test_a_process_that_dies_is_reported_and_the_next_prompt_has_a_new_one
         os.kill(started.children[0].process.pid, signal.SIGKILL)
         with pytest.raises(RendererDied):
             await dying
-        assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+        assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         os.kill(started.children[1].process.pid, signal.SIGKILL)
         await started.children[1].process.wait()
-        assert words(await renderer.render(ASKED)) == "<user> b <assistant>"
+        assert words(await renderer.render(REQUEST)) == "<user> b <assistant>"
         assert len(started.children) == 3
 
 
@@ -240,7 +240,7 @@ async def test_a_process_that_sends_an_invalid_response_is_ended(
         await renderer.open()
         monkeypatch.setattr(process_module, "MOST_ANSWER_BYTES", 10)
         with pytest.raises(RendererDied):
-            await renderer.render(ASKED)
+            await renderer.render(REQUEST)
         assert not started.children[0].alive or await started.children[0].process.wait()
 
 

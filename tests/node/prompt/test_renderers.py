@@ -16,7 +16,7 @@ from node.prompt.renderers import Renderers
 from tests.node.prompt.words import TEMPLATE, chat, completion, words, words_folder
 
 WAIT_S = 60.0
-ASKED = RenderRequest(chat(("user", "b")))
+REQUEST = RenderRequest(chat(("user", "b")))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ async def test_a_folder_is_loaded_once_and_its_failure_is_tried_again(
                 await renderers.ready(tmp_path)
         words_folder(tmp_path, TEMPLATE)
         await renderers.ready(tmp_path)
-        assert words(await renderers.render(tmp_path, ASKED)) == "<user> b <assistant>"
+        assert words(await renderers.render(tmp_path, REQUEST)) == "<user> b <assistant>"
 
 
 async def test_one_that_stops_waiting_does_not_cancel_the_load(folder: Path) -> None:
@@ -91,7 +91,7 @@ async def test_the_least_recently_used_process_ends_unless_its_model_is_loaded(
         loaded = 3
         await renderers.ready(second)
         assert len(processes()) == 3
-        assert words(await renderers.render(first, ASKED)) == "<user> b <assistant>"
+        assert words(await renderers.render(first, REQUEST)) == "<user> b <assistant>"
 
 
 async def test_one_is_started_ahead_while_there_is_a_model_without(

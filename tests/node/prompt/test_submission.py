@@ -14,7 +14,7 @@ from tests.node.prompt.words import completion
 INFO = Loaded(0, 100, 1, vocab_size=10)
 
 
-def test_a_row_takes_over_what_the_request_asks_for() -> None:
+def test_a_sequence_takes_over_the_settings_of_the_request() -> None:
     sampling = SamplingParams(top_k=5, logit_bias=((9, 1.0),))
     request = completion((1, 2), max_tokens=3, stops=("x",), sampling=sampling)
     row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2, (3,)), INFO)

@@ -1,4 +1,4 @@
-"""All that routers and agents say to each other has a bound, and what exceeds it is not decoded."""
+"""All that routers and agents send each other has a bound, and what exceeds it is not decoded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FINISHED = Finished(
     *(1, "r", "o", "m", 0, 0, 0, 0), *(0.0, None, 0.0, 0.0), FinishReason.STOP, finished_unix_s=0.0
 )
 BY_HAND = {"Stored.hash", "Stored.front"}
-"""Of 64 bits, which no `Meta` can say."""
+"""Of 64 bits, which no `Meta` can express."""
 
 
 def unbounded(kind: inspect.Type, where: str) -> Iterator[str]:

@@ -31,6 +31,6 @@ def test_a_request_that_is_at_fault_itself_is_not_worth_another_try(
     assert is_final(status, has_retry_after=has_retry_after) is final
 
 
-def test_who_is_turned_away_without_a_time_need_not_come_back() -> None:
+def test_a_rejection_without_a_time_needs_no_retry() -> None:
     assert is_final(429, has_retry_after=False)
     assert not is_final(429, has_retry_after=True)

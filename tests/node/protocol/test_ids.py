@@ -16,7 +16,7 @@ NODE = "0123456789abcdef"
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_an_id_tells_its_node_its_request_and_whose_it_is(prefix: str) -> None:
+def test_an_id_contains_its_node_its_request_and_its_owner(prefix: str) -> None:
     owner = owner_mark("key")
     found = parse_id(client_id(prefix, NODE, f"{owner}-1.a_B"))
     assert found is not None

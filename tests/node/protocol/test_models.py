@@ -15,7 +15,7 @@ JSON = "application/json"
 CREATED_S = 1_750_000_000
 
 
-def test_a_model_tells_all_that_is_known() -> None:
+def test_a_model_s_view_has_all_that_is_known() -> None:
     assert json.loads(model_body(CARD, CREATED_S)) == {
         "id": "org/m",
         "object": "model",
@@ -60,7 +60,7 @@ def test_anthropics_client_lists_models_on_one_page() -> None:
     assert models[0].max_input_tokens == 4096
 
 
-def test_a_page_tells_its_ends() -> None:
+def test_a_page_has_the_ids_of_its_ends() -> None:
     page = json.loads(models_body([CARD, ModelCard("b")], 5))
     assert (page["object"], page["has_more"]) == ("list", False)
     assert (page["first_id"], page["last_id"]) == ("org/m", "b")

@@ -42,5 +42,5 @@ def test_a_path_is_repeated_no_further_than_anybody_reads() -> None:
         ("/v1/messages/nothing", ApiDialect.ANTHROPIC),
     ],
 )
-def test_the_path_tells_the_dialect(path: str, dialect: ApiDialect) -> None:
+def test_the_path_determines_the_dialect(path: str, dialect: ApiDialect) -> None:
     assert dialect_of(path) is dialect

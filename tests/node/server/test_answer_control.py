@@ -26,7 +26,9 @@ async def message(agent: RunningAgent, path: str = "", **fields: Any) -> Any:
     return await agent.client.post(f"/v1/messages{path}", json=body)
 
 
-async def test_what_the_engine_cannot_hold_is_refused_by_the_bodys_own_path(tmp_path: Path) -> None:
+async def test_a_constraint_that_the_engine_lacks_is_refused_by_the_body_s_own_path(
+    tmp_path: Path,
+) -> None:
     shape = {"type": "json_schema", "schema": SCHEMA}
     tool = {"name": "f", "input_schema": SCHEMA}
     async with running(tmp_path) as agent:

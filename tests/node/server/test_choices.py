@@ -73,7 +73,7 @@ async def test_each_token_of_content_has_a_log_probability(tmp_path: Path) -> No
     assert "".join(legacy["logprobs"]["tokens"]) == legacy["text"] == "Yes, it is."
 
 
-NOT_HELD: tuple[tuple[str, dict[str, Any]], ...] = (
+NOT_CONSTRAINED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("response_format", {"response_format": {"type": "json_object"}}),
     ("guided_regex", {"guided_regex": "a+"}),
     ("tool_choice", {"tools": TOOLS, "tool_choice": "required"}),
@@ -82,9 +82,11 @@ NOT_HELD: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def test_what_an_engine_cannot_hold_is_a_400_that_names_the_field(tmp_path: Path) -> None:
+async def test_a_constraint_that_an_engine_lacks_is_a_400_that_names_the_field(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, Script(max_rows=4)) as agent, agent.events() as events:
-        for param, fields in NOT_HELD:
+        for param, fields in NOT_CONSTRAINED:
             for stream in (False, True):
                 refused = await agent.chat(**fields, stream=stream)
                 assert refused.status_code == 400

@@ -110,7 +110,7 @@ async def test_a_copy_for_a_peer_keeps_the_machine_awake(
         await caffeinate.until(begun(), TOLD)
 
 
-async def test_what_a_router_asks_of_the_disk_wants_the_token(tmp_path: Path) -> None:
+async def test_a_router_s_commands_for_the_disk_need_the_token(tmp_path: Path) -> None:
     async with (
         running(tmp_path) as agent,
         httpx.AsyncClient(base_url=agent.client.base_url) as stranger,

@@ -1,4 +1,4 @@
-"""Responses of a running agent that tell clients not to repeat the request."""
+"""Responses of a running agent whose headers instruct clients not to retry the request."""
 
 from pathlib import Path
 from typing import Any

@@ -19,7 +19,7 @@ def test_the_paths_are_listed_and_named_in_a_warning() -> None:
     }
 
 
-def test_a_header_has_a_bound_and_no_character_that_it_could_not_hold() -> None:
+def test_a_header_has_a_bound_and_no_invalid_character() -> None:
     many = [LeftOut(f"tools[{at}]", 'a"\\\r\n\x00é🙂' + "b" * 500) for at in range(1000)]
     ((_, names), (_, warning)) = left_out_headers(many)
     assert names.decode().split(",")[-2:] == [f"tools[{MOST_NAMED - 1}]", "..."]

@@ -123,7 +123,7 @@ async def test_an_unknown_request_is_404(tmp_path: Path, shown: str) -> None:
     assert response.status_code == 404
 
 
-async def test_a_cancelled_response_tells_its_status_and_is_kept(tmp_path: Path) -> None:
+async def test_a_cancelled_response_reports_its_status_and_is_stored(tmp_path: Path) -> None:
     async with running(tmp_path, SLOW) as agent, asyncio.timeout(WAIT_S):
         reader, writer = await begun(agent, "/v1/responses", {"model": "scripted", "input": "x"})
         (shown,) = await open_requests(agent)

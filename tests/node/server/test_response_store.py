@@ -47,7 +47,7 @@ def limited(folder: Path, **limits: int) -> ResponseFile:
     return ResponseFile(folder, StoreLimits(**limits))
 
 
-def test_what_was_put_comes_back_also_after_a_restart(tmp_path: Path) -> None:
+def test_what_was_put_is_returned_also_after_a_restart(tmp_path: Path) -> None:
     for _ in range(2):
         store = ResponseFile(tmp_path, StoreLimits())
         if not store.path.exists():
@@ -181,7 +181,7 @@ def test_what_is_larger_than_all_room_is_not_kept(
     store.close()
 
 
-def test_lower_limits_hold_from_the_next_start_on(tmp_path: Path) -> None:
+def test_lower_limits_apply_from_the_next_start_on(tmp_path: Path) -> None:
     store = limited(tmp_path)
     for name in "abc":
         store.put(response(name), "")

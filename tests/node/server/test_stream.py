@@ -206,7 +206,7 @@ async def test_a_failure_after_the_head_is_one_event_without_done() -> None:
     assert b"[DONE]" not in b"".join(wire.bodies)
 
 
-async def test_what_came_from_the_cache_is_in_the_head() -> None:
+async def test_cached_tokens_are_in_the_head() -> None:
     wire = await stream(Accepted("u", 9, 7), [delta("a", finish=FinishReason.STOP)])
     assert (b"x-fleet-cached-tokens", b"7") in wire.messages[0]["headers"]
     assert (b"x-fleet-prompt-tokens", b"9") in wire.messages[0]["headers"]
@@ -247,7 +247,7 @@ async def test_collect_returns_a_cancelled_response_as_far_as_it_got() -> None:
         await collect(batches([delta("a")], [cancelled]), answer())
 
 
-async def test_collect_raises_what_the_row_raises() -> None:
+async def test_collect_raises_what_the_sequence_raises() -> None:
     with pytest.raises(EngineDied):
         await collect(batches([delta("a")], EngineDied()), answer())
     with pytest.raises(EngineFault):

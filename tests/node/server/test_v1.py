@@ -282,7 +282,7 @@ async def test_the_keep_alives_of_a_prefill_report_its_progress(tmp_path: Path) 
     assert 0 < percents[-1] <= 100
 
 
-async def test_what_came_from_the_cache_is_in_usage_and_head(tmp_path: Path) -> None:
+async def test_cached_tokens_are_in_usage_and_head(tmp_path: Path) -> None:
     script = Script(cache=ScriptedCache(capacity_tokens=1000))
     async with running(tmp_path, script) as agent:
         first = await agent.chat("x" * 200)
@@ -294,7 +294,7 @@ async def test_what_came_from_the_cache_is_in_usage_and_head(tmp_path: Path) -> 
         assert usage["prompt_tokens_details"] == {"cached_tokens": 49}
 
 
-async def test_the_head_of_a_stream_predicts_what_its_usage_tells(tmp_path: Path) -> None:
+async def test_the_head_of_a_stream_predicts_what_its_usage_reports(tmp_path: Path) -> None:
     cache = ScriptedCache(capacity_tokens=1000)
     script = Script(max_rows=1, first_token_delay_s=0.2, tokens=1, cache=cache)
     async with running(tmp_path, script) as agent:
@@ -323,7 +323,7 @@ async def test_a_body_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Pa
         await closed(writer)
 
 
-async def test_a_chunked_body_is_counted_as_it_comes(tmp_path: Path) -> None:
+async def test_a_chunked_body_is_counted_as_it_arrives(tmp_path: Path) -> None:
     async def pieces() -> Any:
         for _ in range(40):
             yield b" " * 1024**2
@@ -463,7 +463,7 @@ def reported_tokens(failure: Any) -> int:
     return max(map(int, re.findall(r"[0-9]+", failure["error"]["message"])))
 
 
-async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:
+async def test_names_and_ids_of_the_caller_are_returned(tmp_path: Path) -> None:
     headers = {
         "x-request-id": "mine-1",
         "x-fleet-origin": "router/key",
@@ -495,7 +495,7 @@ async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:
         await closed(other)
 
 
-async def test_a_client_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_delays_nobody(tmp_path: Path) -> None:
     async with running(tmp_path) as agent, asyncio.timeout(WAIT_S):
         body = json.dumps(chat_body(stream=True, max_tokens=30_000)).encode()
         _, writer = await agent.send_raw(body)

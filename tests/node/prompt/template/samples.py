@@ -6,7 +6,7 @@ from node.ipc.generate import SamplingParams
 from node.prompt.template.abilities import Abilities
 from node.request import Message, TextRequest, Tool
 
-# Takes whatever comes, in the order in which it comes.
+# Takes any messages, in the order in which they are given.
 OPEN = (
     "{% if tools %}<tools>{% for t in tools %}{{ t | tojson }}{% endfor %}</tools>\n{% endif %}"
     "{% for m in messages %}<|begin|>{{ m.role }}\n"

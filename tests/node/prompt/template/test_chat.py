@@ -56,7 +56,7 @@ def test_the_tail_has_a_limit() -> None:
     assert tail.endswith("y<think>")
 
 
-def test_the_tail_is_found_where_the_next_turn_tells_nothing() -> None:
+def test_the_tail_is_found_where_the_next_turn_does_not_show_it() -> None:
     # The next turn's text parts from this one's before the last message.
     wandering = "{{ messages | length }}" + OPEN
     request = asking(USER, ANSWER, Message("user", "<think>"))
@@ -129,7 +129,7 @@ def test_reasoning_within_a_loop_of_calls_is_shared() -> None:
     assert renderer.render(replace(request, tools=())).shared < len(chat.text)
 
 
-def test_whether_reasoning_comes_back_is_seen_in_the_chat() -> None:
+def test_whether_reasoning_is_sent_back_is_seen_in_the_chat() -> None:
     thought = replace(ANSWER, reasoning="so")
     assert returns_reasoning([USER])
     assert returns_reasoning([USER, thought])

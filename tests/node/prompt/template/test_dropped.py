@@ -22,7 +22,7 @@ def test_reasoning_that_stays_is_dropped_only_if_it_is_not_given_back() -> None:
     assert dropped(OPEN) == ("", "", "<think>")
 
 
-def test_reasoning_may_go_once_a_user_speaks() -> None:
+def test_reasoning_may_be_dropped_after_a_user_message() -> None:
     assert dropped(LAST_USER) == ("<think>", "", "<think>")
 
 

@@ -93,7 +93,7 @@ def test_several_systems_are_one_where_the_template_takes_one() -> None:
     assert merged == [("system", "be nice\n\nand brief"), ("user", "hello")]
 
 
-def test_a_late_system_speaks_as_a_user_and_stays_where_it_is() -> None:
+def test_a_late_system_becomes_a_user_and_stays_where_it_is() -> None:
     messages = (USER, ANSWER, SYSTEM, LATER)
     assert contents(*messages)[2] == ("system", "be nice")
     wrapped = "<system>\nbe nice\n</system>"
@@ -131,12 +131,14 @@ def test_an_empty_answer_is_left_out_where_the_template_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("before", [(CALLING, RESULT), (CALLING,)])
-def test_the_assistant_speaks_between_a_result_and_a_user(before: tuple[Message, ...]) -> None:
+def test_an_assistant_message_stands_between_a_result_and_a_user(
+    before: tuple[Message, ...],
+) -> None:
     made = contents(USER, *before, LATER, user_after_result=False)
     assert made[-2:] == [("assistant", BRIDGE), ("user", "more")]
 
 
-def test_calls_in_parallel_come_one_by_one_where_the_template_takes_one() -> None:
+def test_calls_in_parallel_follow_one_by_one_where_the_template_takes_one() -> None:
     both = Message("assistant", "both", "why", (CALL, SECOND))
     late = Message("tool", "noon", tool_call_id=SECOND.call_id)
     abilities = replace(ALL, parallel_calls=False)
@@ -153,7 +155,7 @@ def test_calls_in_parallel_come_one_by_one_where_the_template_takes_one() -> Non
 SAYING = Message("assistant", "I look.", "why", (CALL,))
 
 
-def test_text_comes_before_calls_that_it_would_hide() -> None:
+def test_text_stands_before_calls_that_it_would_hide() -> None:
     assert turns(USER, SAYING, RESULT)[1]["content"] == "I look."
     made = turns(USER, SAYING, RESULT, abilities=replace(ALL, text_with_calls=False))
     assert [turn["role"] for turn in made] == ["user", "assistant", "assistant", "tool"]
@@ -241,7 +243,7 @@ def test_tools_are_described_in_the_system_text() -> None:
     assert alone[0]["role"] == "system"
 
 
-def test_the_description_asks_for_calls_as_the_template_spells_them() -> None:
+def test_the_description_requests_calls_as_the_template_spells_them() -> None:
     example = '<f>wordtool{"wordkey": "wordvalue"}</f>'
     abilities = replace(ALL, tools=False, example_call=example)
     made = turns(USER, CALLING, RESULT, abilities=abilities, tools=(WEATHER,))

@@ -63,7 +63,7 @@ def test_both_values_of_the_variable_are_tried() -> None:
     assert not keeps_words(spelled, only_open)
 
 
-def test_arguments_come_as_text_where_the_author_wants_that() -> None:
+def test_arguments_are_given_as_text_where_the_author_wants_that() -> None:
     def wants_text(turns: Turns, tools: Tools, variables: Mapping[str, Any]) -> str | None:
         calls = [call for turn in turns for call in turn.get("tool_calls", ())]
         if not all(isinstance(call["function"]["arguments"], str) for call in calls):

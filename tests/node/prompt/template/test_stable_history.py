@@ -165,7 +165,7 @@ def test_a_template_is_set_to_keep_the_reasoning_of_sessions_with_tools() -> Non
 
 
 @pytest.mark.parametrize("thinking", [None, True, False])
-def test_the_first_reasoning_that_comes_back_changes_no_earlier_answer(
+def test_the_first_reasoning_that_is_sent_back_changes_no_earlier_answer(
     thinking: bool | None,
 ) -> None:
     late = replace(CALLING, reasoning="so")
@@ -179,7 +179,7 @@ def test_the_first_reasoning_that_comes_back_changes_no_earlier_answer(
 
 
 @pytest.mark.parametrize("options", [{}, {"kwargs": {"thinking": False}}])
-def test_a_prompt_that_closes_the_markers_by_itself_tells_that_thinking_is_off(
+def test_a_prompt_that_closes_the_markers_by_itself_shows_that_thinking_is_off(
     options: dict[str, Any],
 ) -> None:
     off = prompts(OPT_IN, **options)

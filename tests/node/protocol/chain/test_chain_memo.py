@@ -121,7 +121,7 @@ def test_what_many_prompts_begin_with_is_made_and_stored_once(
     assert len(made[0]) < chainer._memo._used_bytes < 2 * len(made[0])
 
 
-def test_a_preamble_counts_and_is_let_go_of_when_it_was_not_used_for_longest() -> None:
+def test_a_preamble_counts_and_is_evicted_when_least_recently_used() -> None:
     memo = ChainMemo(11_000)
     numbers = array("Q", [1]), array("I", [8])
     for name in (b"a", b"b"):

@@ -207,7 +207,7 @@ def test_salt_model_and_template_variables_part_everything(path: str) -> None:
         (RESPONSES, {"input": "hi"}, {"input": [{"role": "user", "content": "hi"}]}),
     ],
 )
-def test_two_ways_to_ask_for_the_same_prompt_have_one_chain(
+def test_two_ways_to_request_the_same_prompt_have_one_chain(
     path: str, first: dict[str, Any], second: dict[str, Any]
 ) -> None:
     turns = [Turn("hi")]
