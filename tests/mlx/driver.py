@@ -81,7 +81,7 @@ def bare_logits(model: LoadedModel, tokens: tuple[int, ...], output: list[int]) 
 
 @dataclass
 class Row:
-    """What an engine has said about one request."""
+    """What an engine has reported about one request."""
 
     parts: list[Part] = field(default_factory=list)
     token_count: int = 0
@@ -103,7 +103,7 @@ class Row:
 
 
 class Driver:
-    """An engine and everything it has said. Its steps run when a test asks for them."""
+    """An engine and everything it has reported. Its steps run when a test calls for them."""
 
     def __init__(
         self,
@@ -196,16 +196,16 @@ class Driver:
         return self.rows
 
     def steps_until(self, uid: str, token_count: int) -> None:
-        """Steps until the row has told of so many tokens."""
+        """Steps until the sequence has reported so many tokens."""
         while self.rows[uid].token_count < token_count:
             self.step()
 
     def bare(self, tokens: tuple[int, ...], count: int) -> list[int]:
-        """What mlx-lm's model says greedily, without any of our code."""
+        """What mlx-lm's model generates greedily, without any of our code."""
         return self.call(lambda: _greedy(self.engine._model, tokens, count))
 
     def assert_greedy(self, uid: str, tokens: tuple[int, ...], count: int | None = None) -> None:
-        """That a row has said to the prompt what the bare model says greedily, in `count` tokens
+        """That a sequence has generated what the bare model does greedily, in `count` tokens
         if it has no end before; on a GPU, but for near ties."""
         output = self.outputs[uid]
         count = len(output) if count is None else count
@@ -224,10 +224,10 @@ class Driver:
         sampling: SamplingParams = GREEDY,
         *,
         near: float = NEAR,
-        is_held: bool = False,
+        is_constrained: bool = False,
     ) -> None:
         """That two answers to the prompt are the same; on a GPU, up to a near tie: of two tokens
-        that a grammar allowed, where the answer `is_held` to one."""
+        that a grammar allowed, where the answer `is_constrained` by one."""
 
         def logits_at(at: int) -> Logits:
             logits = self.call(lambda: bare_logits(self.engine._model, tokens, left[: at + 1]))[-1]
@@ -236,8 +236,8 @@ class Driver:
         def drawn(logits: Logits, one: int, other: int) -> float:
             return draw_gap(logits, one, other, sampling.temperature)
 
-        assert sampling.temperature == 0 or not is_held, "a draw among what a grammar allows"
-        picked = pair_gap if is_held else tie_gap
+        assert sampling.temperature == 0 or not is_constrained, "a draw among what a grammar allows"
+        picked = pair_gap if is_constrained else tie_gap
         assert_alike(left, right, logits_at, drawn if sampling.temperature else picked, near)
 
     def alone(self, prompt: str | tuple[int, ...], *args: Any, **options: Any) -> Row:

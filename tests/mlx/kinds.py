@@ -213,7 +213,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 
 KINDS: tuple[str, ...] = tuple(_CONFIGS)
 PADDING_BLIND = ("mamba", "rwkv7", "nemotron_h")
-"""Kinds that cannot tell padding from tokens."""
+"""Kinds that cannot distinguish padding from tokens."""
 
 
 def make_kind(kind: str, folder: Path, **changes: Any) -> Path:

@@ -1,6 +1,6 @@
 """On which device the tests of MLX run, and what "the same answer" means there.
 
-`MLX_FLEET_TEST_DEVICE` is `cpu`, as it is where nothing is said, `gpu` or `played-gpu`. On MLX's
+`MLX_FLEET_TEST_DEVICE` is `cpu`, the default, `gpu` or `played-gpu`. On MLX's
 CPU backend what runs beside a row moves its logits by less than a millionth of their spread, so
 answers are the same token for token. A GPU picks its kernels by shape, and rounds otherwise in
 another batch, chunk or cache: there an answer may part from another where two tokens were as good
@@ -35,7 +35,7 @@ Logits = NDArray[Any]
 
 
 def use_device() -> None:
-    """Runs MLX on the device that is asked for. Raises `ValueError` where there is none such."""
+    """Runs MLX on the configured device. Raises `ValueError` where there is none such."""
     devices: dict[str, Any] = {"cpu": mx.cpu, "gpu": mx.gpu, "played-gpu": mx.cpu}
     if DEVICE not in devices:
         raise ValueError(f"{VARIABLE} is {DEVICE!r}: it is one of {', '.join(devices)}.")

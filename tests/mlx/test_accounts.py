@@ -1,4 +1,4 @@
-"""What an engine says of steps that take long."""
+"""What an engine reports of steps that take long."""
 
 import logging
 from collections.abc import Callable
@@ -44,26 +44,26 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], LoadedModel
     return change
 
 
-def test_long_steps_are_told_of_before_and_logged_after_they_are_done(
+def test_long_steps_are_reported_before_and_logged_after_they_are_done(
     tiny: Path, slow: Callable[[LoadedModel], LoadedModel], caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[float] = []
+    reported: list[float] = []
     spec = make_spec(tiny, prefill_chunk_tokens=200)
-    with Driver(tiny, spec=spec, change=slow, on_long_step=told.append) as engine:
+    with Driver(tiny, spec=spec, change=slow, on_long_step=reported.append) as engine:
         engine.submit("a", prompt(301, 1), max_tokens=9)
         with caplog.at_level(logging.WARNING, "node.engine.scheduling.step_costs"):
             engine.step()
-            assert told == [UNKNOWN_STEP_S]
+            assert reported == [UNKNOWN_STEP_S]
             assert "A step took 2.3 s: prefill of 128 tokens of 1 prompts, behind 0 tokens." in (
                 caplog.messages
             )
             engine.step()
-            assert told[1:] == [pytest.approx(128 * 2.28 / 128)]
+            assert reported[1:] == [pytest.approx(128 * 2.28 / 128)]
             engine.step()
-            assert told[2:] == [], "44 tokens are left, of a second"
+            assert reported[2:] == [], "44 tokens are left, of a second"
             engine.submit("b", prompt(2, 2), max_tokens=9)
             engine.steps_until("b", 4)
-            told.clear()
+            reported.clear()
             engine.step()
-            assert told == [pytest.approx(2.02)]
+            assert reported == [pytest.approx(2.02)]
         assert "A step took 2.0 s: a token of 2 rows, the longest of 305 tokens." in caplog.messages

@@ -1,4 +1,4 @@
-"""What the engine says that it holds is what MLX reports, and memory keeps within its lease."""
+"""The bytes that the engine reports are what MLX reports, and memory keeps within its lease."""
 
 import gc
 import random
@@ -23,7 +23,7 @@ REQUESTS = 2_000
 """With these tolerances a request that leaves 15 bytes is found."""
 STORED_BYTES = 2 << 20
 SURPLUS_BYTES = 1 << 15
-"""What the next pass would let go of."""
+"""What the next pass would evict."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ class Churn:
         )
 
 
-def held(stats: EngineStats) -> int:
+def reported_bytes(stats: EngineStats) -> int:
     return stats.live_kv_bytes + stats.stored_kv_bytes
 
 
@@ -100,11 +100,13 @@ def test_after_many_requests_the_counters_equal_what_mlx_reports(tiny: Path) -> 
         stats = engine.call(engine.engine.stats)
         assert stats.decoding_rows > 0 and stats.stored_kv_bytes > STORED_BYTES // 2
         assert stats.stored_kv_bytes <= STORED_BYTES
-        assert engine.call(lambda: settled(engine)) - start == pytest.approx(held(stats), rel=0.01)
+        assert engine.call(lambda: settled(engine)) - start == pytest.approx(
+            reported_bytes(stats), rel=0.01
+        )
         engine.call(lambda: [engine.engine.cancel(uid) for uid in churn.open])
         engine.call(engine.engine.clear_cache)
         stats = engine.call(engine.engine.stats)
-        assert (held(stats), stats.entries) == (0, 0)
+        assert (reported_bytes(stats), stats.entries) == (0, 0)
         assert engine.call(active) == pytest.approx(start, rel=0.005)
 
 
@@ -118,8 +120,8 @@ def test_every_kind_of_model_counts_its_bytes(kind: Path) -> None:
         assert stats.stored_kv_bytes <= STORED_BYTES
         # A recurrent state or window that both a row and an entry hold is counted with both.
         both = engine.call(lambda: settled(engine)) - start
-        assert held(stats) - stats.live_kv_bytes <= both * 1.01
-        assert both <= held(stats) * 1.05 + SURPLUS_BYTES
+        assert reported_bytes(stats) - stats.live_kv_bytes <= both * 1.01
+        assert both <= reported_bytes(stats) * 1.05 + SURPLUS_BYTES
         engine.call(lambda: [engine.engine.cancel(uid) for uid in churn.open])
         stats = engine.call(engine.engine.stats)
         assert stats.live_kv_bytes == 0 and stats.stored_kv_bytes > 0
@@ -148,7 +150,7 @@ SAMPLING = (
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_5"])
-def test_rows_that_outgrow_the_lease_give_way_and_say_the_same(
+def test_sequences_that_outgrow_the_lease_are_preempted_and_generate_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two rows of 100 tokens and such an answer take a step of the cache each; then they grow on.
@@ -185,7 +187,7 @@ def endless(model: LoadedModel) -> LoadedModel:
     return replace(model, end_tokens=frozenset())
 
 
-def test_a_row_alone_ends_where_a_lease_that_shrank_is_full(tiny: Path) -> None:
+def test_a_sequence_alone_ends_where_a_lease_that_shrank_is_full(tiny: Path) -> None:
     with Driver(tiny, change=endless) as engine:
         engine.submit("a", prompt(100, 1), max_tokens=None)
         engine.steps_until("a", 20)
@@ -197,7 +199,7 @@ def test_a_row_alone_ends_where_a_lease_that_shrank_is_full(tiny: Path) -> None:
         assert isinstance(refused, Refused)
 
 
-def test_a_waiting_prompt_that_a_smaller_lease_cannot_hold_ends_with_a_sentence(
+def test_a_waiting_prompt_that_does_not_fit_a_smaller_lease_ends_with_an_error(
     tiny: Path,
 ) -> None:
     with Driver(tiny, spec=make_spec(tiny, max_rows=1)) as engine:

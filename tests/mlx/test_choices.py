@@ -22,7 +22,7 @@ ANSWER_TOKENS = 8
 
 
 def singles(engine: Driver, tokens: tuple[int, ...], count: int, limit: int) -> list[list[int]]:
-    """What requests of one choice each say with the seeds that the choices would have."""
+    """What requests of one choice each generate with the seeds that the choices would have."""
     out = []
     for choice in range(count):
         sampling = msgspec.structs.replace(WARM, seed=40 + choice)
@@ -38,8 +38,8 @@ def choices(engine: Driver, uid: str, count: int) -> list[list[int]]:
 def assert_choices(
     engine: Driver, uid: str, tokens: tuple[int, ...], expected: list[list[int]]
 ) -> None:
-    for said, wanted in zip(choices(engine, uid, len(expected)), expected, strict=True):
-        engine.assert_alike(tokens, said, wanted, WARM)
+    for output, wanted in zip(choices(engine, uid, len(expected)), expected, strict=True):
+        engine.assert_alike(tokens, output, wanted, WARM)
 
 
 def test_each_choice_is_the_answer_to_a_request_of_its_own(kind: Path) -> None:
@@ -55,7 +55,7 @@ def test_each_choice_is_the_answer_to_a_request_of_its_own(kind: Path) -> None:
                 assert_choices(engine, uid, tokens, expected)
 
 
-def test_choices_leave_what_is_said_beside_them_as_it_is(tiny: Path) -> None:
+def test_choices_leave_the_output_of_other_sequences_as_it_is(tiny: Path) -> None:
     with Driver(tiny, spec=make_spec(tiny, max_rows=6)) as engine:
         expected = singles(engine, prompt(90, 1), 3, ANSWER_TOKENS)
         for uid, length in (("a", 40), ("b", 90)):
@@ -82,10 +82,10 @@ def test_the_prompt_counts_once_and_the_output_of_all_choices(tiny: Path) -> Non
         reply = engine.submit("n", prompt(100, 1), WARM, max_tokens=9, choices=3)
         assert reply == Accepted("n", 100, 99)
         rows = engine.run()
-        told = [rows[place("n", choice)] for choice in range(3)]
-        (usage,) = [row.usage for row in told if row.usage is not None]
+        rows_of_n = [rows[place("n", choice)] for choice in range(3)]
+        (usage,) = [row.usage for row in rows_of_n if row.usage is not None]
         assert (usage.prompt_tokens, usage.cached_tokens) == (100, 99)
-        assert usage.completion_tokens == sum(row.token_count for row in told)
+        assert usage.completion_tokens == sum(row.token_count for row in rows_of_n)
         stats = engine.call(engine.engine.stats)
         assert stats.cached_tokens == 99
 
@@ -119,9 +119,9 @@ def test_a_cancel_ends_all_choices(tiny: Path, phase: str) -> None:
         last = engine.cancel("n")
         assert last is not None and last.is_last
         assert last.usage is not None and last.usage.prompt_tokens == 300
-        told = [engine.rows[place("n", choice)] for choice in range(3)]
-        assert {row.finish for row in told} == {FinishReason.CANCELLED}
-        assert last.usage.completion_tokens == sum(row.token_count for row in told)
+        rows_of_n = [engine.rows[place("n", choice)] for choice in range(3)]
+        assert {row.finish for row in rows_of_n} == {FinishReason.CANCELLED}
+        assert last.usage.completion_tokens == sum(row.token_count for row in rows_of_n)
         engine.run()
         stats = engine.call(engine.engine.stats)
         assert (stats.waiting_rows, stats.prefilling_rows, stats.decoding_rows) == (0, 0, 0)
@@ -156,7 +156,7 @@ def test_a_prompt_that_is_only_kept_has_no_choices(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("rooms", [1, 2])
-def test_choices_without_room_wait_for_it_and_say_the_same(tiny: Path, rooms: int) -> None:
+def test_choices_without_room_wait_for_it_and_generate_the_same(tiny: Path, rooms: int) -> None:
     with Driver(tiny) as engine:
         expected = singles(engine, prompt(100, 1), 3, ANSWER_TOKENS)
         live_bytes = engine.engine._layout.live_bytes(256)
@@ -227,7 +227,7 @@ def broken(*given: object) -> None:
     raise RuntimeError
 
 
-def test_greedy_choices_say_the_same_thing(tiny: Path) -> None:
+def test_greedy_choices_generate_the_same(tiny: Path) -> None:
     with Driver(tiny) as engine:
         engine.submit("n", prompt(30, 1), GREEDY, max_tokens=8, choices=2)
         engine.run()

@@ -1,4 +1,4 @@
-"""Encoded KV: near what it was, cut and joined at any token, of the size that is said."""
+"""Encoded KV: near what it was, cut and joined at any token, of the reported size."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Answers that are held to a grammar, on tiny models."""
+"""Answers that are constrained by a grammar, on tiny models."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def test_json_fits_its_schema(tiny: Path) -> None:
             assert value.keys() == {"city", "coast"}
 
 
-def test_a_code_fence_around_json_is_not_told(tiny: Path) -> None:
+def test_a_code_fence_around_json_is_not_returned(tiny: Path) -> None:
     output = OutputFormat("think", "hermes", "</think>\n\n", is_json=True)
     fenced = 0
     with Driver(tiny) as driver:
@@ -91,7 +91,9 @@ MARKUP = ("<think>", "<|im_end|>")
 
 
 @pytest.mark.parametrize("text", MARKUP)
-def test_the_text_of_a_marker_that_must_be_said_is_said(tmp_path: Path, text: str) -> None:
+def test_the_text_of_a_marker_that_must_be_generated_is_generated(
+    tmp_path: Path, text: str
+) -> None:
     folder = make_tiny(tmp_path / "marked", markers=[*MARKUP[:1], "<tool_call>", "</tool_call>"])
     only = {
         "type": "object",
@@ -102,12 +104,12 @@ def test_the_text_of_a_marker_that_must_be_said_is_said(tmp_path: Path, text: st
     tools = (ToolSchema("f", only),)
     forced = OutputFormat("none", "hermes", tools=tools, must_call=True, parallel_calls=False)
     with Driver(folder) as driver:
-        for asked in (
+        for constraint in (
             Constraint(ConstraintKind.CHOICE, "choice", json.dumps([text])),
             Constraint(ConstraintKind.REGEX, "regex", re.escape(text)),
             Constraint(ConstraintKind.LARK, "grammar", f"start: {json.dumps(text)}"),
         ):
-            row = driver.alone(prompt(9, 1), max_tokens=100, constraint=asked)
+            row = driver.alone(prompt(9, 1), max_tokens=100, constraint=constraint)
             assert (row.text, row.finish) == (text, FinishReason.STOP)
         row = driver.alone(prompt(9, 1), max_tokens=300, constraint=schema(only))
         assert json.loads(row.text) == {text: text}
@@ -116,7 +118,7 @@ def test_the_text_of_a_marker_that_must_be_said_is_said(tmp_path: Path, text: st
         assert json.loads(row.parts[-1].text) == {text: text}
 
 
-def test_what_cannot_be_held_is_refused_before_any_token(tiny: Path) -> None:
+def test_a_constraint_that_cannot_be_met_is_refused_before_any_token(tiny: Path) -> None:
     with Driver(tiny) as driver:
         reply = driver.submit("a", prompt(9, 1), constraint=schema({"type": "string", "enum": [1]}))
         assert isinstance(reply, Refused)
@@ -127,7 +129,7 @@ def test_what_cannot_be_held_is_refused_before_any_token(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["compile_answer", "steering_of"])
-def test_a_fault_of_a_grammar_is_told_and_ends_no_other_row(
+def test_a_fault_of_a_grammar_is_reported_and_ends_no_other_sequence(
     tiny: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*args: object) -> None:
@@ -142,7 +144,7 @@ def test_a_fault_of_a_grammar_is_told_and_ends_no_other_row(
         assert driver.run()["other"].finish is FinishReason.LENGTH
 
 
-def test_a_call_that_must_come_is_read_and_fits(tiny: Path) -> None:
+def test_a_forced_call_is_parsed_and_fits(tiny: Path) -> None:
     tools = (ToolSchema("find", SCHEMA), ToolSchema("stop", {"type": "object", "properties": {}}))
     output = OutputFormat("none", "hermes", tools=tools, must_call=True, parallel_calls=False)
     with Driver(tiny) as driver:
@@ -157,7 +159,7 @@ def test_a_call_that_must_come_is_read_and_fits(tiny: Path) -> None:
             assert json.loads(arguments.text).keys() == expected
 
 
-def test_reasoning_is_free_and_the_answer_behind_it_is_held(tiny: Path) -> None:
+def test_reasoning_is_free_and_the_answer_behind_it_is_constrained(tiny: Path) -> None:
     output = OutputFormat("think", "none", "<|im_start|>assistant\n<think>\n")
     with Driver(tiny) as driver:
         row = driver.alone(
@@ -170,7 +172,7 @@ def test_reasoning_is_free_and_the_answer_behind_it_is_held(tiny: Path) -> None:
         assert content in NAMES
 
 
-def test_an_end_of_reasoning_and_a_grammar_hold_rows_that_lie_together(tiny: Path) -> None:
+def test_an_end_of_reasoning_and_a_grammar_constrain_sequences_of_one_batch(tiny: Path) -> None:
     output = OutputFormat("think", "none", "<|im_start|>assistant\n<think>\n")
     with Driver(tiny) as driver:
         driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
@@ -182,7 +184,7 @@ def test_an_end_of_reasoning_and_a_grammar_hold_rows_that_lie_together(tiny: Pat
     assert usage.reasoning_tokens == usage.reasoning_overflow_tokens
 
 
-def test_a_stop_string_and_a_limit_end_an_answer_that_is_held(tiny: Path) -> None:
+def test_a_stop_string_and_a_limit_end_an_answer_that_is_constrained(tiny: Path) -> None:
     with Driver(tiny) as driver:
         stopped = driver.alone(prompt(9, 1), stops=("s", "e"), constraint=ONE_NAME)
         cut = driver.alone(prompt(9, 1), max_tokens=2, constraint=ONE_NAME)
@@ -192,25 +194,25 @@ def test_a_stop_string_and_a_limit_end_an_answer_that_is_held(tiny: Path) -> Non
     assert cut.finish is FinishReason.LENGTH
 
 
-def test_rows_that_are_not_held_say_what_they_say_alone(tiny: Path) -> None:
+def test_sequences_that_are_not_constrained_generate_what_they_generate_alone(tiny: Path) -> None:
     sampled = SamplingParams(temperature=1.0, seed=5)
     with Driver(tiny, spec=make_spec(tiny, max_rows=10)) as driver:
         alone = []
         for at in range(7):
             driver.alone(prompt(9, at), GREEDY if at % 2 else sampled)
             alone.append(driver.outputs.pop("alone"))
-        driver.submit("held", prompt(9, 20), max_tokens=200, constraint=schema())
+        driver.submit("constrained", prompt(9, 20), max_tokens=200, constraint=schema())
         driver.submit("seeded", prompt(9, 21), sampled)
         for at in range(7):
             driver.submit(f"r{at}", prompt(9, at), GREEDY if at % 2 else sampled)
         driver.run()
-        for at, said in enumerate(alone):
+        for at, expected in enumerate(alone):
             sampling = GREEDY if at % 2 else sampled
-            driver.assert_alike(prompt(9, at), driver.outputs[f"r{at}"], said, sampling)
-        assert json.loads(driver.rows["held"].text)
+            driver.assert_alike(prompt(9, at), driver.outputs[f"r{at}"], expected, sampling)
+        assert json.loads(driver.rows["constrained"].text)
 
 
-def test_a_row_that_was_sent_back_goes_on_with_its_grammar(tiny: Path) -> None:
+def test_a_sequence_that_was_preempted_goes_on_with_its_grammar(tiny: Path) -> None:
     with Driver(tiny) as driver:
         driver.submit("alone", prompt(9, 1), max_tokens=200, constraint=schema())
         driver.run()
@@ -222,10 +224,10 @@ def test_a_row_that_was_sent_back_goes_on_with_its_grammar(tiny: Path) -> None:
             driver.step()
         assert driver.call(driver.engine._steps.preempt)
         driver.run()
-        driver.assert_alike(prompt(9, 1), driver.outputs["back"], expected, is_held=True)
+        driver.assert_alike(prompt(9, 1), driver.outputs["back"], expected, is_constrained=True)
 
 
-def test_choices_are_held_each_by_itself(tiny: Path) -> None:
+def test_choices_are_constrained_each_by_itself(tiny: Path) -> None:
     with Driver(tiny) as driver:
         driver.submit("a", prompt(9, 1), SamplingParams(seed=1), constraint=ONE_NAME, choices=3)
         rows = driver.run()
@@ -258,7 +260,7 @@ def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(
         assert not driver.call(driver.engine.take_answers)
 
 
-def test_a_grammar_that_fails_ends_its_row_with_an_error(
+def test_a_grammar_that_fails_ends_its_sequence_with_an_error(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(matcher: Matcher) -> None:

@@ -1,4 +1,4 @@
-"""What an engine asks of MLX's allocator on a Mac, whose calls are recorded here."""
+"""What an engine calls of MLX's allocator on a Mac, whose calls are recorded here."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +53,7 @@ def calls_of_a_life(folder: Path, wired: Wired, monkeypatch: pytest.MonkeyPatch)
     return calls
 
 
-def test_nothing_is_wired_unless_it_is_asked_for(
+def test_nothing_is_wired_unless_it_is_configured(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert calls_of_a_life(tiny, "off", monkeypatch) == ["load", "end"]

@@ -31,7 +31,7 @@ def spec_of(model: Path) -> EngineSpec:
 
 
 def live(model: Path) -> int:
-    """One life of an engine, in which it is asked the same thing; what it had of it."""
+    """One life of an engine, in which it gets the same prompt; how much of it was cached."""
     with Driver(model, spec=spec_of(model)) as engine:
         usage = engine.alone(PROMPT, max_tokens=4).usage
         assert usage is not None

@@ -1,4 +1,4 @@
-"""GGUF files that say what cannot be: one sentence, no memory, and never another error."""
+"""GGUF files with impossible contents: one sentence, no memory, and never another error."""
 
 import struct
 from pathlib import Path
@@ -69,7 +69,7 @@ VALUES = st.one_of(
 
 
 @given(st.sampled_from(NUMBERS), VALUES)
-def test_whatever_a_number_is_the_config_says_what_can_be_or_there_is_a_sentence(
+def test_whatever_a_number_is_the_config_is_possible_or_there_is_an_error(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
     source = write(tmp_path_factory.mktemp("any"), **{key.replace(".", "__"): value})

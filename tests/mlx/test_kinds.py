@@ -1,4 +1,4 @@
-"""Every kind of model in the engine: rows together, rows alone and rows from the cache say the
+"""Every kind of model in the engine: together, alone and from the cache, sequences generate the
 same, token for token."""
 
 from pathlib import Path
@@ -13,7 +13,9 @@ LENGTHS = (1, 7, 33, 257)
 ANSWER_TOKENS = 12
 
 
-def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(kind: Path) -> None:
+def test_sequences_of_unlike_lengths_generate_together_what_the_bare_model_does_alone(
+    kind: Path,
+) -> None:
     with Driver(kind) as engine:
         prompts = {f"{length}": prompt(length, length) for length in LENGTHS}
         for uid, tokens in prompts.items():
@@ -23,7 +25,7 @@ def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(kind
             engine.assert_greedy(uid, tokens, ANSWER_TOKENS)
 
 
-def test_rows_that_come_and_go_change_nothing_for_the_others(kind: Path) -> None:
+def test_sequences_that_join_and_leave_change_nothing_for_the_others(kind: Path) -> None:
     with Driver(kind, spec=make_spec(kind, prefill_chunk_tokens=48)) as engine:
         lengths = zip("abcd", LENGTHS, strict=True)
         prompts = {name: prompt(length, length) for name, length in lengths}

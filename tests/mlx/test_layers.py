@@ -1,5 +1,5 @@
 """Caches of every kind of model: what is captured and restored continues as if nothing had been
-interrupted, and owns the memory that it says."""
+interrupted, and owns the memory that it reports."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def llama(make: Make) -> Subject:
 
 @pytest.fixture
 def active_bytes() -> Iterator[Callable[[], int]]:
-    """What MLX holds beyond what it held at the start. It keeps no free buffers meanwhile: one may
+    """The bytes of MLX beyond those at the start. It keeps no free buffers meanwhile: one may
     be larger than what it is given out for."""
     gc.collect()
     limit = mx.set_cache_limit(0)
@@ -79,12 +79,12 @@ def on_file(tensors: Tensors) -> Tensors:
     return decode(memory)
 
 
-def test_says_which_kinds_need_snapshots(make: Make) -> None:
+def test_reports_which_kinds_need_snapshots(make: Make) -> None:
     assert {kind for kind in KINDS if make(kind).layout.needs_snapshot} == NEEDS_SNAPSHOT
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_restored_row_continues_with_the_same_tokens(subject: Subject, cut: int) -> None:
+def test_a_restored_sequence_continues_with_the_same_tokens(subject: Subject, cut: int) -> None:
     tokens = prompt(cut + 9)
     expected = subject.answer(tokens, ANSWER)
     caches = subject.layout.new_caches()
@@ -97,7 +97,7 @@ def test_a_restored_row_continues_with_the_same_tokens(subject: Subject, cut: in
         subject.assert_alike(tokens, expected, subject.answer(tokens[cut:], ANSWER, again))
 
 
-def test_a_row_restored_while_it_decodes_continues_with_the_same_tokens(
+def test_a_sequence_restored_while_it_decodes_continues_with_the_same_tokens(
     subject: Subject,
 ) -> None:
     tokens = prompt(WINDOW_TOKENS - 3)
@@ -111,7 +111,7 @@ def test_a_row_restored_while_it_decodes_continues_with_the_same_tokens(
     subject.assert_alike([*tokens, *expected[:ANSWER]], expected[ANSWER:], rest)
 
 
-def test_what_comes_from_a_file_continues_with_the_same_tokens(subject: Subject) -> None:
+def test_what_is_read_from_a_file_continues_with_the_same_tokens(subject: Subject) -> None:
     layout, tokens = subject.layout, prompt(50)
     expected = subject.answer(tokens, ANSWER)
     caches = layout.new_caches()
@@ -127,7 +127,7 @@ def test_what_comes_from_a_file_continues_with_the_same_tokens(subject: Subject)
     subject.assert_alike(tokens, expected, subject.answer(tokens[41:], ANSWER, again))
 
 
-def test_what_comes_from_a_file_is_not_copied(
+def test_what_is_read_from_a_file_is_not_copied(
     llama: Subject, active_bytes: Callable[[], int]
 ) -> None:
     caches = llama.layout.new_caches()
@@ -139,7 +139,7 @@ def test_what_comes_from_a_file_is_not_copied(
     assert span.tokens == 500
 
 
-def test_a_part_of_what_comes_from_a_file_keeps_no_more_than_itself(
+def test_a_part_of_what_is_read_from_a_file_keeps_no_more_than_itself(
     llama: Subject, active_bytes: Callable[[], int]
 ) -> None:
     before = active_bytes()
@@ -219,10 +219,14 @@ def test_spans_are_cut_and_joined_at_any_token(make: Make) -> None:
             assert head.nbytes + tail.nbytes == whole.nbytes
             pieces = [(head, 0, at), (tail, 0, 5), (whole, at + 5, length)]
             pieces = [piece for piece in pieces if piece[1] < piece[2] <= piece[0].tokens]
-            held = sum(end - begin for _, begin, end in pieces)
-            restored = flatten(subject.layout.restore(pieces, None, held))[0]
-            assert mx.array_equal(restored.keys[:, :, :held], expected[0].keys[:, :, :held])
-            assert mx.array_equal(restored.values[:, :, :held], expected[0].values[:, :, :held])
+            restored_tokens = sum(end - begin for _, begin, end in pieces)
+            restored = flatten(subject.layout.restore(pieces, None, restored_tokens))[0]
+            assert mx.array_equal(
+                restored.keys[:, :, :restored_tokens], expected[0].keys[:, :, :restored_tokens]
+            )
+            assert mx.array_equal(
+                restored.values[:, :, :restored_tokens], expected[0].values[:, :, :restored_tokens]
+            )
 
 
 def test_a_captured_span_keeps_nothing_else_alive(
@@ -238,8 +242,8 @@ def test_a_captured_span_keeps_nothing_else_alive(
     whole = subject.layout.capture(caches, 0, 2048)
     snapshot = subject.layout.snapshot(caches)
     del caches
-    held = span.nbytes + whole.nbytes + snapshot.nbytes
-    assert active_bytes() - before == pytest.approx(held, rel=0.01)
+    captured_bytes = span.nbytes + whole.nbytes + snapshot.nbytes
+    assert active_bytes() - before == pytest.approx(captured_bytes, rel=0.01)
     del whole, snapshot
     assert active_bytes() - before == pytest.approx(span.nbytes, abs=200)
     first, second = span.split(4)
@@ -250,7 +254,7 @@ def test_a_captured_span_keeps_nothing_else_alive(
 
 
 def about(nbytes: int) -> Any:
-    """Within 5 %, or a few small buffers: MLX gives out some that are larger than asked for, and
+    """Within 5 %, or a few small buffers: MLX gives out some that are larger than requested, and
     some models' states are views of slightly more."""
     return pytest.approx(nbytes, rel=0.05, abs=8192)
 

@@ -55,11 +55,11 @@ def test_answers_are_alike_up_to_a_near_tie(tiny: Path, sampling: SamplingParams
     with Driver(tiny) as engine:
         engine.submit("a", prompt(30, 1), sampling, max_tokens=8)
         engine.run()
-        said = engine.outputs["a"]
-        engine.assert_alike(prompt(30, 1), said, list(said), sampling)
-        other = [*said[:5], (said[5] + 200) % 512, *said[6:]]
+        output = engine.outputs["a"]
+        engine.assert_alike(prompt(30, 1), output, list(output), sampling)
+        other = [*output[:5], (output[5] + 200) % 512, *output[6:]]
         with pytest.raises(AssertionError):
-            engine.assert_alike(prompt(30, 1), said, other, sampling)
+            engine.assert_alike(prompt(30, 1), output, other, sampling)
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -68,7 +68,7 @@ def test_an_answer_that_only_begins_as_another_is_not_like_it(tiny: Path) -> Non
         engine.assert_alike(prompt(30, 1), [5, 6], [5, 6, 7])
 
 
-def test_answers_that_a_grammar_holds_part_where_two_that_it_allows_are_near() -> None:
+def test_answers_that_a_grammar_constrains_part_where_two_that_it_allows_are_near() -> None:
     # The likeliest token is none of them.
     assert pair_gap(np.array([9.0, 1.0, 1.001, -3.0]), 1, 2) < NEAR
     assert tie_gap(np.array([9.0, 1.0, 1.001, -3.0]), 1, 2) > NEAR

@@ -30,9 +30,9 @@ def likeliest(params: SamplingParams, count: int) -> tuple[int, DeviceLogprobs]:
 
 
 @pytest.mark.parametrize("params", [SamplingParams(temperature=0.0), *CASES])
-def test_they_are_of_the_distribution_that_the_settings_ask_for(params: SamplingParams) -> None:
+def test_they_are_of_the_distribution_that_the_settings_define(params: SamplingParams) -> None:
     seeded = SamplingParams(**{**fields(params), "seed": 1})
-    # Of a greedy row the likeliest are told as if it were not, since it has no other.
+    # Of a greedy sequence the likeliest are reported as if it were not, since it has no other.
     is_greedy = params.temperature == 0
     chances = reference(replaced(temperature=1.0) if is_greedy else params)
     token, found = likeliest(seeded, 5)
@@ -58,30 +58,30 @@ def test_more_than_the_vocabulary_are_cut_and_none_are_none(params: SamplingPara
     assert found.tokens.shape == (1, 0) and found.own.shape == (1,)
 
 
-def test_tokens_are_the_same_whether_they_are_told_or_not() -> None:
+def test_tokens_are_the_same_with_log_probabilities_and_without() -> None:
     params = [SamplingParams(**{**fields(each), "seed": 9}) for each in CASES]
     batch = mx.broadcast_to(BATCH, (len(params), VOCAB_SIZE))
     plain, _ = BatchSampler([RowSampling.of(each) for each in params], VOCAB_SIZE).sample(batch)
-    told = [RowSampling.of(each, at if at % 2 else None) for at, each in enumerate(params)]
-    tokens, found = BatchSampler(told, VOCAB_SIZE).sample(batch)
+    rows = [RowSampling.of(each, at if at % 2 else None) for at, each in enumerate(params)]
+    tokens, found = BatchSampler(rows, VOCAB_SIZE).sample(batch)
     assert np.array(tokens).tolist() == np.array(plain).tolist()
     assert sorted(at for places, _ in found for at in places) == [*range(1, len(params), 2)]
 
 
-def test_a_row_that_leaves_takes_what_it_could_have_drawn_along() -> None:
+def test_a_sequence_that_leaves_takes_its_candidates_along() -> None:
     rows = [RowSampling.of(GREEDY, count) for count in (1, None, 2, 3)]
     ids = mx.array([[5], [7], [9], [11]])
     logits = mx.where(mx.arange(VOCAB_SIZE)[None] == ids, 9.0, 0.0)
     tokens, found = BatchSampler(rows, VOCAB_SIZE).sample(logits)
     picked = Picked(tokens, [([*places], each) for places, each in found])
     picked.keep([1, 3])
-    kept, told = picked.read()
+    kept, logprobs = picked.read()
     assert kept == [7, 11]
-    assert {at: likely.tokens[0] for at, likely in told.items()} == {1: 11}
+    assert {at: likely.tokens[0] for at, likely in logprobs.items()} == {1: 11}
 
 
-def told_of(engine: Driver, uid: str) -> list[TokenLogprob]:
-    return [told for part in engine.rows[uid].parts for told in part.logprobs]
+def logprobs_of(engine: Driver, uid: str) -> list[TokenLogprob]:
+    return [each for part in engine.rows[uid].parts for each in part.logprobs]
 
 
 def expected(engine: Driver, tokens: tuple[int, ...], uid: str) -> np.ndarray:
@@ -96,28 +96,30 @@ def expected(engine: Driver, tokens: tuple[int, ...], uid: str) -> np.ndarray:
     return engine.call(run)
 
 
-def test_rows_are_told_theirs_beside_others_that_say_what_they_say_alone(tiny: Path) -> None:
-    asks = {"none": None, "own": 0, "one": 1, "five": 5}
+def test_sequences_get_their_log_probabilities_and_others_generate_what_they_do_alone(
+    tiny: Path,
+) -> None:
+    counts = {"none": None, "own": 0, "one": 1, "five": 5}
     with Driver(tiny) as engine:
-        tokens = {uid: prompt(30 + at, at) for at, uid in enumerate(asks)}
-        for uid, count in asks.items():
+        tokens = {uid: prompt(30 + at, at) for at, uid in enumerate(counts)}
+        for uid, count in counts.items():
             engine.submit(uid, tokens[uid], max_tokens=12, logprobs=count)
         engine.run()
-        for uid, count in asks.items():
+        for uid, count in counts.items():
             output = engine.outputs[uid]
             engine.assert_greedy(uid, tokens[uid])
             content = [token for token in output if token not in engine.engine._model.end_tokens]
-            told = told_of(engine, uid)
-            assert len(told) == (0 if count is None else len(content))
+            logprobs = logprobs_of(engine, uid)
+            assert len(logprobs) == (0 if count is None else len(content))
             if count is None:
                 continue
             chances = expected(engine, tokens[uid], uid)
-            for each, token, row in zip(told, content, chances, strict=False):
+            for each, token, row in zip(logprobs, content, chances, strict=False):
                 assert each.token.logprob == pytest.approx(row[token], abs=NEAR_LOGPROB)
                 best = np.sort(row)[::-1][:count]
                 top = [other.logprob for other in each.top]
                 assert top == pytest.approx(best, abs=NEAR_LOGPROB)
-            data = b"".join(each.token.data for each in told)
+            data = b"".join(each.token.data for each in logprobs)
             assert data.decode("utf-8", "replace") == engine.rows[uid].text
 
 
@@ -128,24 +130,24 @@ def test_they_follow_penalties(tiny: Path) -> None:
         barred = SamplingParams(temperature=0.0, logit_bias=((first, -1e9),))
         engine.submit("a", prompt(30, 1), barred, max_tokens=1, logprobs=20)
         engine.run()
-        (told,) = told_of(engine, "a")
+        (logprob,) = logprobs_of(engine, "a")
         _, data = engine.engine._model.vocabulary.spelled(first)
-        assert told.token == told.top[0]
-        assert data not in [each.data for each in told.top]
+        assert logprob.token == logprob.top[0]
+        assert data not in [each.data for each in logprob.top]
 
 
-def test_nothing_is_told_that_could_not_be_drawn(tiny: Path) -> None:
+def test_no_log_probability_is_of_a_token_that_could_not_be_drawn(tiny: Path) -> None:
     with Driver(tiny) as engine:
         sampling = SamplingParams(temperature=1.0, top_k=3, seed=4)
         engine.submit("a", prompt(30, 1), sampling, max_tokens=8, logprobs=20)
         engine.run()
-        for told in told_of(engine, "a"):
-            assert len(told.top) == 3
-            assert sum(math.exp(each.logprob) for each in told.top) == pytest.approx(1, abs=1e-4)
-            assert told.token in told.top
+        for logprob in logprobs_of(engine, "a"):
+            assert len(logprob.top) == 3
+            assert sum(math.exp(each.logprob) for each in logprob.top) == pytest.approx(1, abs=1e-4)
+            assert logprob.token in logprob.top
 
 
-def test_each_choice_is_told_its_own(tiny: Path) -> None:
+def test_each_choice_has_its_own_log_probabilities(tiny: Path) -> None:
     with Driver(tiny) as engine:
         sampling = SamplingParams(temperature=1.0, seed=4)
         engine.submit("n", prompt(30, 1), sampling, max_tokens=8, logprobs=1, choices=3)
@@ -156,7 +158,7 @@ def test_each_choice_is_told_its_own(tiny: Path) -> None:
         for choice in range(3):
             uid = place("n", choice)
             chances = expected(engine, prompt(30, 1), uid)
-            for told, token, row in zip(
-                told_of(engine, uid), engine.outputs[uid], chances, strict=False
+            for logprob, token, row in zip(
+                logprobs_of(engine, uid), engine.outputs[uid], chances, strict=False
             ):
-                assert told.token.logprob == pytest.approx(row[token], abs=NEAR_LOGPROB)
+                assert logprob.token.logprob == pytest.approx(row[token], abs=NEAR_LOGPROB)

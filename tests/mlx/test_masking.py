@@ -1,4 +1,4 @@
-"""Logits of rows of which some are held."""
+"""Logits of rows of which some are constrained."""
 
 from dataclasses import dataclass
 
@@ -14,16 +14,19 @@ SIZE = 70
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
 @pytest.mark.parametrize(
-    "held", [[True], [True, False, False], [False, True, True, False], [False, False, True]]
+    "constrained", [[True], [True, False, False], [False, True, True, False], [False, False, True]]
 )
-def test_only_held_rows_change(dtype: mx.Dtype, held: list[bool]) -> None:
-    logits = mx.random.normal((len(held), SIZE), key=mx.random.key(1)).astype(dtype)
-    masks = [all_but([place, 69], SIZE) if is_held else None for place, is_held in enumerate(held)]
+def test_only_constrained_rows_change(dtype: mx.Dtype, constrained: list[bool]) -> None:
+    logits = mx.random.normal((len(constrained), SIZE), key=mx.random.key(1)).astype(dtype)
+    masks = [
+        all_but([place, 69], SIZE) if is_constrained else None
+        for place, is_constrained in enumerate(constrained)
+    ]
     out = masked(logits, masks)
     assert out.dtype == dtype
     expected = np.array(logits.astype(mx.float32))
-    for place, is_held in enumerate(held):
-        if is_held:
+    for place, is_constrained in enumerate(constrained):
+        if is_constrained:
             expected[place, [place, 69]] = -np.inf
     assert np.array_equal(np.array(out.astype(mx.float32)), expected)
 
@@ -33,7 +36,7 @@ def test_without_a_mask_nothing_is_made() -> None:
     assert masked(logits, [None, None]) is logits
 
 
-def test_rows_tell_what_they_are_held_to() -> None:
+def test_rows_provide_their_masks() -> None:
     class Steer:
         error: str | None = None
         is_refused: bool = False

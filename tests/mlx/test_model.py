@@ -1,4 +1,4 @@
-"""What a model folder says, and what is refused with a sentence."""
+"""What a model folder contains, and what is refused with a message."""
 
 import json
 import resource
@@ -87,7 +87,7 @@ def test_gives_back_the_limit_of_open_files_as_far_as_allowed(folder: Path) -> N
     ("generation", "config", "expected"),
     [([7, 8], 2, {7, 8, 2}), (7, 5, {7, 2}), (None, [5, 6], {5, 6, 2}), (None, None, {2})],
 )
-def test_end_tokens_come_from_every_place_that_names_them(
+def test_end_tokens_are_read_from_every_place_that_names_them(
     folder: Path, generation: Any, config: Any, expected: set[int]
 ) -> None:
     edit(folder / "generation_config.json", eos_token_id=generation)

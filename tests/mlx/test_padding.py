@@ -1,4 +1,4 @@
-"""Prompts that go through a model together: padded only where it tells padding from tokens, and
+"""Prompts that go through a model together: padded only where it distinguishes padding, and
 nothing is left of it in the caches."""
 
 import tempfile
@@ -19,16 +19,16 @@ pytestmark = pytest.mark.mlx
 
 PASSES = 300
 MOST_NODES = 200
-"""Behind any array of a cache, whatever came before: less than one for each pass."""
+"""Behind any array of a cache, whatever was before: less than one for each pass."""
 
 
-def test_it_is_known_of_each_kind_whether_it_tells_padding_from_tokens(kind: Path) -> None:
+def test_it_is_known_of_each_kind_whether_it_supports_padding(kind: Path) -> None:
     with Driver(kind) as engine:
-        told = engine.call(lambda: engine.engine._layout.supports_padding)
-        assert told is (kind.name not in PADDING_BLIND)
+        supports = engine.call(lambda: engine.engine._layout.supports_padding)
+        assert supports is (kind.name not in PADDING_BLIND)
 
 
-def test_a_model_that_takes_no_padding_at_all_is_told_and_gets_none(
+def test_a_model_that_takes_no_padding_at_all_is_logged_and_gets_none(
     tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Driver(tiny, change=lambda model: replace(model, network=_Odd(model.network))) as engine:
@@ -94,7 +94,7 @@ def _endless(model: LoadedModel) -> LoadedModel:
 
 
 def _passes(engine: Driver, count: int) -> None:
-    """Until the first row has so many tokens of output, told or not."""
+    """Until the first sequence has so many tokens of output, reported or not."""
     while engine.row("a").token_count < count:
         engine.step()
 

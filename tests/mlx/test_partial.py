@@ -30,7 +30,7 @@ def test_the_next_request_goes_on_at_the_end_of_the_last_chunk(kind: Path) -> No
         assert engine.ask("again", LONG) == done_tokens
 
 
-def test_a_row_that_leaves_others_in_their_prefill_is_kept_too(kind: Path) -> None:
+def test_a_sequence_that_leaves_others_in_their_prefill_is_stored_too(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.submit("stays", prompt(640, 9), max_tokens=4)
         done_tokens = left_at(engine, "left", LONG[:640], 300)

@@ -33,15 +33,15 @@ OUTPUT = (7, 4, 7, 9)
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
-@pytest.mark.parametrize("said", [0, 2])
+@pytest.mark.parametrize("generated", [0, 2])
 def test_equals_the_definition_at_every_step(
-    params: SamplingParams, dtype: mx.Dtype, said: int
+    params: SamplingParams, dtype: mx.Dtype, generated: int
 ) -> None:
     assert needs_penalties(params)
     random = np.random.default_rng(0)
-    penalties = Penalties(params, PROMPT, OUTPUT[:said], VOCAB_SIZE)
-    for length in range(said, len(OUTPUT) + 1):
-        if length > said:
+    penalties = Penalties(params, PROMPT, OUTPUT[:generated], VOCAB_SIZE)
+    for length in range(generated, len(OUTPUT) + 1):
+        if length > generated:
             penalties.count(mx.array(OUTPUT[length - 1]))
         logits = mx.array(random.normal(size=(1, VOCAB_SIZE)).astype(np.float32)).astype(dtype)
         out = penalties.apply(logits)

@@ -1,4 +1,4 @@
-"""What a node tells of its prefixes, and what a real engine then reuses."""
+"""What a node reports of its prefixes, and what a real engine then reuses."""
 
 import asyncio
 from array import array
@@ -27,7 +27,7 @@ TURNS = ("Where did it go?", "Who knew? " + STORY, "Why?", "And then? " * 20, "I
 
 
 @pytest.mark.timeout(240)
-async def test_a_session_reuses_what_was_told_and_little_more(
+async def test_a_session_reuses_what_was_reported_and_little_more(
     smollm2: Path, tmp_path: Path
 ) -> None:
     fields: dict[str, Any] = {
@@ -49,7 +49,7 @@ async def test_a_session_reuses_what_was_told_and_little_more(
 
 
 async def until_loaded(listener: Listener) -> None:
-    """Loads the model, and waits for what is on disk to be told."""
+    """Loads the model, and waits until what is on disk is reported."""
     await listener.agent.app.agent.load("m")
     async with asyncio.timeout(WAIT_S):
         while not listener.mirror.values:
@@ -92,14 +92,14 @@ async def session_over_restarts(
 
 
 @pytest.mark.timeout(240)
-async def test_a_session_is_told_after_a_restart_and_goes_on_from_disk(
+async def test_a_session_is_reported_after_a_restart_and_goes_on_from_disk(
     smollm2: Path, tmp_path: Path
 ) -> None:
     await session_over_restarts(smollm2, tmp_path, lives=2, with_answers=True)
 
 
 @pytest.mark.parametrize(("name", "lives"), [("llama", 3), ("falcon_h1", 2)])
-async def test_a_cache_is_told_after_each_restart_as_it_was_before(
+async def test_a_cache_is_reported_after_each_restart_as_it_was_before(
     name: str, lives: int, tmp_path: Path
 ) -> None:
     # These models' answers are not spelled as they were generated.
@@ -107,7 +107,7 @@ async def test_a_cache_is_told_after_each_restart_as_it_was_before(
     await session_over_restarts(folder, tmp_path / "home", lives=lives, with_answers=False)
 
 
-def test_what_any_kind_of_cache_has_on_disk_is_told_again_and_reused(
+def test_what_any_kind_of_cache_has_on_disk_is_reported_again_and_reused(
     kind: Path, tmp_path: Path
 ) -> None:
     spec = make_spec(kind, disk=DiskCache(str(tmp_path), max_bytes=1 << 30))
@@ -149,20 +149,20 @@ def _flushed(engine: Driver) -> tuple[CacheEvent, ...]:
     return reuse.events()
 
 
-def test_what_is_told_of_any_kind_of_cache_is_what_is_reused(kind: Path) -> None:
+def test_what_is_reported_of_any_kind_of_cache_is_what_is_reused(kind: Path) -> None:
     with Driver(kind) as engine:
         digest = PrefixDigest(snapshot_only=engine.engine.info.snapshot_only)
         tokens, ends = prompt(120, 1), [40, 100]
         for turn in range(5):
             uid, chain = f"{turn}", _chain_of(len(ends))
             known = [entry for each in chain.hashes if (entry := digest.entry(each))]
-            told = known[-1].usable_tokens if known else 0
+            reported = known[-1].usable_tokens if known else 0
             digest.on_request(uid, chain, ends, len(tokens))
             engine.submit(uid, tokens, max_tokens=12, boundaries=tuple(ends))
             engine.run()
             usage = engine.rows[uid].usage
-            assert usage is not None and told <= usage.cached_tokens <= told + 16
-            assert (told > 0) == (turn > 0)
+            assert usage is not None and reported <= usage.cached_tokens <= reported + 16
+            assert (reported > 0) == (turn > 0)
             digest.on_events(engine.call(engine.engine.take_cache_events))
             digest.on_answer(uid, _chain_of(len(ends) + 1), None)
             digest.on_end(uid)

@@ -38,9 +38,9 @@ def prompts() -> list[list[int]]:
 
 def assert_alone(llama: Subject, rows: list[list[int]], answers: list[list[int]]) -> None:
     """That each answer is the one that its row gives alone."""
-    for tokens, said in zip(rows, answers, strict=True):
-        alone = llama.answer(tokens, len(said))
-        llama.assert_alike(tokens, alone, said, near=NEAR_QUANTISED)
+    for tokens, answer in zip(rows, answers, strict=True):
+        alone = llama.answer(tokens, len(answer))
+        llama.assert_alike(tokens, alone, answer, near=NEAR_QUANTISED)
 
 
 def test_a_row_of_a_batch_gives_what_it_gives_alone(llama: Subject) -> None:
@@ -123,7 +123,7 @@ def test_a_captured_row_continues(llama: Subject) -> None:
         assert_alone(llama, [tokens + answers[row] + [7]], [llama.answer([7], 3, again)])
 
 
-# MLX may give out each of the 12 buffers two pages larger than asked for.
+# MLX may give out each of the 12 buffers two pages larger than requested.
 SURPLUS_BYTES = 12 * 8192
 
 
@@ -141,7 +141,7 @@ def test_bytes_are_what_mlx_reports(llama: Subject) -> None:
     assert mx.get_active_memory() - before == pytest.approx(nbytes, rel=0.05, abs=SURPLUS_BYTES)
 
 
-def test_the_state_says_all_that_there_is(llama: Subject) -> None:
+def test_the_state_contains_all_that_there_is(llama: Subject) -> None:
     batch, _ = llama.batch(prompts())
     mx.eval([leaf.state for leaf in batch])
     keys, values, offset, padding, end = batch[0].state

@@ -1,4 +1,4 @@
-"""What is taken from the prefix cache says the same as what is computed, for every kind of
+"""What is taken from the prefix cache generates the same as what is computed, for every kind of
 model and at every cut; and what counts as cached did not go through the model."""
 
 from dataclasses import replace
@@ -135,7 +135,7 @@ def test_a_longer_entry_serves_a_shorter_prompt(kind: Path) -> None:
         assert cached == (130 if engine.needs_snapshot else 199)
 
 
-def test_rows_that_come_together_compute_a_shared_prefix_once(kind: Path) -> None:
+def test_sequences_that_arrive_together_compute_a_shared_prefix_once(kind: Path) -> None:
     with Counted(kind) as engine:
         prompts = {f"{n}": BASE[:200] + prompt(20 + n, 70 + n) for n in range(4)}
         for uid, tokens in prompts.items():
@@ -147,7 +147,7 @@ def test_rows_that_come_together_compute_a_shared_prefix_once(kind: Path) -> Non
         assert cached == [0, 200, 200, 200]
 
 
-def test_a_row_that_comes_late_takes_over_what_another_has_prefilled(kind: Path) -> None:
+def test_a_sequence_that_arrives_late_takes_over_what_another_has_prefilled(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.submit("early", BASE, max_tokens=ANSWER_TOKENS, boundaries=BOUNDARIES)
         engine.step()
@@ -234,7 +234,7 @@ def test_a_short_prompt_does_not_wait_for_the_whole_of_a_long_one(tiny: Path) ->
         assert usage is not None and usage.cached_tokens == 100
 
 
-def test_chunks_beside_decoding_rows_keep_the_stall_target(
+def test_chunks_beside_decoding_sequences_keep_the_stall_target(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Counted(tiny) as engine:
@@ -245,16 +245,18 @@ def test_chunks_beside_decoding_rows_keep_the_stall_target(
         engine.submit("long", prompt(1500, 4), max_tokens=1)
         spoke: list[bool] = []
         while engine.rows["long"].finish is None:
-            before, said = engine.network.tokens, len(engine.outputs["talks"])
+            before, generated = engine.network.tokens, len(engine.outputs["talks"])
             engine.step()
             # 70 % of 200 ms, at a millisecond a token; then a decode step.
             assert engine.network.tokens - before <= 128
-            spoke.append(len(engine.outputs["talks"]) > said)
+            spoke.append(len(engine.outputs["talks"]) > generated)
         assert len(spoke) > 20
         assert all(one or other for one, other in pairwise(spoke)), "no two chunks in a row"
 
 
-def test_a_row_whose_restore_fails_is_told_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequence_whose_restore_fails_reports_it(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Counted(tiny) as engine:
         for uid in "ab":
             engine.submit(uid, BASE[:40], max_tokens=2)
@@ -268,7 +270,7 @@ def test_a_row_whose_restore_fails_is_told_so(tiny: Path, monkeypatch: pytest.Mo
         assert engine.rows["b"].finish is FinishReason.LENGTH
 
 
-def test_a_row_that_has_ended_is_told_so_though_the_step_fails(
+def test_a_sequence_that_has_ended_reports_it_though_the_step_fails(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Counted(tiny) as engine:
@@ -287,7 +289,7 @@ def _fail(*args: object, **options: object) -> None:
     raise MemoryError
 
 
-def test_events_tell_what_a_prompt_can_reuse(kind: Path) -> None:
+def test_events_report_what_a_prompt_can_reuse(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.ask("a", BASE, boundaries=BOUNDARIES, reusable_tokens=290)
         events = engine.call(engine.engine.take_cache_events)
@@ -316,7 +318,7 @@ def test_nothing_is_stored_while_memory_is_very_short(tiny: Path) -> None:
         assert engine.ask("e", BASE) == len(BASE) - 1
 
 
-def test_progress_of_a_long_prefill_is_told(tiny: Path) -> None:
+def test_progress_of_a_long_prefill_is_reported(tiny: Path) -> None:
     with Counted(tiny) as engine:
         tokens = prompt(1500, 2)
         engine.submit("a", tokens)

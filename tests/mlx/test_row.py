@@ -1,4 +1,4 @@
-"""One row on its way through the engine: what its end tells."""
+"""One sequence on its way through the engine: what its end reports."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,9 @@ BROKEN = '<tool_call>{"name": "f", "arguments": {"a": "b", so}}</tool_call> It g
 
 
 @pytest.mark.parametrize("ending", ["breaks off", "ends", "is cut"])
-def test_a_call_that_was_begun_ends_the_row_with_the_reason_where_it_is_none(ending: str) -> None:
+def test_a_call_that_was_begun_ends_the_sequence_with_the_reason_where_it_is_none(
+    ending: str,
+) -> None:
     ids = token(BROKEN if ending == "breaks off" else BROKEN.partition(", so")[0])
     request = GenerateRequest("u", (1,), None, output=replace(OUTPUT, streams_calls=True))
     limit = len(ids) if ending == "is cut" else 2 * len(ids)
@@ -42,7 +44,7 @@ def test_a_call_that_was_begun_ends_the_row_with_the_reason_where_it_is_none(end
     last = deltas[-1]
     assert last is not None
     assert last.usage is not None
-    # The engine did what it was asked.
+    # The engine completed the request.
     assert last.finish is (FinishReason.LENGTH if ending == "is cut" else FinishReason.STOP)
     assert (
         last.error

@@ -29,15 +29,15 @@ def sample(
     # Logits as a model gives them: not normalized.
     batch = mx.array(np.tile(logits + 3.0, (len(rows), 1)).astype(np.float32))
     for _ in range(steps):
-        tokens, told = sampler.sample(batch)
-        assert not told
+        tokens, logprobs = sampler.sample(batch)
+        assert not logprobs
         assert (tokens.shape, tokens.dtype) == ((len(rows),), mx.uint32)
         out.append(tuple(int(token) for token in np.array(tokens)))
     return out
 
 
 def reference(params: SamplingParams, logits: Vector = LOGITS) -> Vector:
-    """The distribution that the settings ask for, from their definitions."""
+    """The distribution that the settings define, from their definitions."""
     scaled = logits / params.temperature
     chances = np.exp(scaled - scaled.max())
     chances /= chances.sum()
@@ -65,7 +65,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("params", CASES, ids=str)
-def test_tokens_come_as_often_as_the_settings_ask(params: SamplingParams) -> None:
+def test_tokens_are_drawn_as_often_as_the_settings_define(params: SamplingParams) -> None:
     rows = [RowSampling.of(SamplingParams(**{**fields(params), "seed": n})) for n in range(40)]
     drawn = Counter(token for step in sample(rows, DRAWS // 40) for token in step)
     expected = reference(params) * DRAWS

@@ -20,7 +20,9 @@ OTHER_BYTES = 3 << 20
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "qwen3_5", "deepseek_v3", "deepseek_v32"])
-def test_a_chunk_holds_no_more_scores_than_the_config_says(kind: str, tmp_path: Path) -> None:
+def test_a_chunk_holds_no_more_scores_than_estimated_from_the_config(
+    kind: str, tmp_path: Path
+) -> None:
     folder = make_kind(kind, tmp_path / kind)
     per_pair = attention_scores(json.loads((folder / "config.json").read_bytes())).bytes_per_pair
     with Driver(folder, spec=make_spec(folder, prefill_chunk_tokens=CHUNK_TOKENS)) as engine:

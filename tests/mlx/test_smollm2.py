@@ -1,4 +1,4 @@
-"""The real model in the engine: together, from the cache and alone it says the same."""
+"""The real model in the engine: together, from the cache and alone it generates the same."""
 
 from pathlib import Path
 
@@ -17,7 +17,9 @@ STORY = (
 )
 
 
-def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(smollm2: Path) -> None:
+def test_sequences_of_unlike_lengths_generate_together_what_the_bare_model_does_alone(
+    smollm2: Path,
+) -> None:
     with Driver(smollm2) as engine:
         story = engine.ids(STORY * 6)
         prompts = {f"{length}": story[-length:] for length in (1, 7, 33, 257)}
@@ -28,7 +30,7 @@ def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(smol
             engine.assert_greedy(uid, tokens)
 
 
-def test_memory_disk_and_a_cold_run_say_the_same(smollm2: Path, tmp_path: Path) -> None:
+def test_memory_disk_and_a_cold_run_generate_the_same(smollm2: Path, tmp_path: Path) -> None:
     spec = make_spec(smollm2, disk=DiskCache(str(tmp_path), max_bytes=1 << 30))
     with Driver(smollm2, spec=spec) as engine:
         story = engine.ids(STORY)[:56]

@@ -43,7 +43,7 @@ class Chain:
 
 
 class Failing:
-    """A network that raises in the calls that a test asks for."""
+    """A network that raises in the calls that a test selects."""
 
     def __init__(self, network: Any) -> None:
         self.layers = network.layers
@@ -58,7 +58,7 @@ class Failing:
         return logits
 
 
-def saying(folder: Path, text: str) -> Driver:
+def generating(folder: Path, text: str) -> Driver:
     """An engine that answers the prompt "Q" with `text`, and then ends."""
 
     def change(model: LoadedModel) -> LoadedModel:
@@ -69,14 +69,14 @@ def saying(folder: Path, text: str) -> Driver:
     return Driver(folder, change=change)
 
 
-def said_alone(engine: Driver) -> list[int]:
+def answered_alone(engine: Driver) -> list[int]:
     """What the engine answers to the prompt with nothing beside it."""
     engine.alone(PROMPT)
     return engine.outputs.pop("alone")
 
 
-def test_an_end_token_ends_the_row_and_is_no_text(tiny: Path) -> None:
-    with saying(tiny, " ship left") as engine:
+def test_an_end_token_ends_the_sequence_and_is_no_text(tiny: Path) -> None:
+    with generating(tiny, " ship left") as engine:
         row = engine.alone("Q", max_tokens=None)
         assert (row.text, row.finish) == (" ship left", FinishReason.STOP)
         assert row.token_count == len(engine.ids(" ship left"))
@@ -85,9 +85,9 @@ def test_an_end_token_ends_the_row_and_is_no_text(tiny: Path) -> None:
         assert row.usage.prompt_tokens == 1
 
 
-def test_characters_torn_over_tokens_come_out_whole(tiny: Path) -> None:
+def test_characters_torn_over_tokens_are_returned_whole(tiny: Path) -> None:
     text = " né😀"
-    with saying(tiny, text) as engine:
+    with generating(tiny, text) as engine:
         row = engine.alone("Q", max_tokens=None)
         assert row.text == text
         assert not any("\N{REPLACEMENT CHARACTER}" in part.text for part in row.parts)
@@ -95,7 +95,7 @@ def test_characters_torn_over_tokens_come_out_whole(tiny: Path) -> None:
         assert cut.text == " né\N{REPLACEMENT CHARACTER}"
 
 
-def test_max_tokens_ends_the_row(tiny: Path) -> None:
+def test_max_tokens_ends_the_sequence(tiny: Path) -> None:
     with Driver(tiny) as engine:
         whole = engine.alone(PROMPT, max_tokens=9)
         assert (whole.token_count, whole.finish) == (9, FinishReason.LENGTH)
@@ -104,7 +104,7 @@ def test_max_tokens_ends_the_row(tiny: Path) -> None:
         assert whole.text.startswith(first.text)
 
 
-def test_the_context_ends_the_row(tmp_path: Path) -> None:
+def test_the_context_ends_the_sequence(tmp_path: Path) -> None:
     with Driver(make_tiny(tmp_path / "short", max_position_embeddings=64)) as engine:
         tokens = (engine.ids(PROMPT) * 64)[:61]
         for limit in (None, 100):
@@ -114,10 +114,12 @@ def test_the_context_ends_the_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 8])
 @pytest.mark.parametrize("start", [0, 1, 6])
-def test_a_stop_string_ends_the_row_before_its_text(tiny: Path, start: int, length: int) -> None:
+def test_a_stop_string_ends_the_sequence_before_its_text(
+    tiny: Path, start: int, length: int
+) -> None:
     text = " ship left the quay"
     stop = text[start : start + length]
-    with saying(tiny, text) as engine:
+    with generating(tiny, text) as engine:
         row = engine.alone("Q", stops=("never", stop))
         assert row.text == text[: text.index(stop)]
         assert row.finish is FinishReason.STOP
@@ -126,20 +128,20 @@ def test_a_stop_string_ends_the_row_before_its_text(tiny: Path, start: int, leng
         assert engine.alone("Q", max_tokens=None).text == text
 
 
-def test_the_first_token_is_told_though_its_text_is_held(tiny: Path) -> None:
+def test_the_first_token_is_reported_though_its_text_is_withheld(tiny: Path) -> None:
     with Driver(tiny) as engine:
         text = engine.alone("Q").text
-        engine.submit("held", "Q", stops=(text + "!",))
-        said: list[Delta] = []
-        while not said:
-            said = engine.step()
-        (first,) = said
+        engine.submit("withheld", "Q", stops=(text + "!",))
+        deltas: list[Delta] = []
+        while not deltas:
+            deltas = engine.step()
+        (first,) = deltas
         assert (first.token_count, first.parts, first.finish) == (1, (), None)
-        assert engine.run()["held"].text == text
+        assert engine.run()["withheld"].text == text
 
 
-def test_the_start_of_a_stop_string_that_never_comes_is_text(tiny: Path) -> None:
-    with saying(tiny, " ship left") as engine:
+def test_the_start_of_a_stop_string_that_is_never_completed_is_text(tiny: Path) -> None:
+    with generating(tiny, " ship left") as engine:
         assert engine.alone("Q", stops=("left!",)).text == " ship left"
 
 
@@ -180,7 +182,7 @@ def last(delta: Delta | None) -> Delta:
     return delta
 
 
-def test_cancels_a_row_that_waits(tiny: Path) -> None:
+def test_cancels_a_sequence_that_waits(tiny: Path) -> None:
     with Driver(tiny, spec=make_spec(tiny, max_rows=1)) as engine:
         engine.submit("a", PROMPT)
         engine.step()
@@ -192,9 +194,9 @@ def test_cancels_a_row_that_waits(tiny: Path) -> None:
         assert rows["b"].text == ""
 
 
-def test_cancels_a_row_in_its_prefill(tiny: Path) -> None:
+def test_cancels_a_sequence_in_its_prefill(tiny: Path) -> None:
     with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=64)) as engine:
-        alone = said_alone(engine)
+        alone = answered_alone(engine)
         engine.submit("long", engine.ids(PROMPT * 400)[:2000])
         engine.step()
         engine.submit("a", PROMPT)
@@ -205,9 +207,9 @@ def test_cancels_a_row_in_its_prefill(tiny: Path) -> None:
         engine.assert_alike(engine.ids(PROMPT), engine.outputs["a"], alone)
 
 
-def test_cancels_a_row_that_decodes(tiny: Path) -> None:
+def test_cancels_a_sequence_that_decodes(tiny: Path) -> None:
     with Driver(tiny) as engine:
-        alone = said_alone(engine)
+        alone = answered_alone(engine)
         engine.submit("b", "A", max_tokens=None)
         engine.submit("a", PROMPT)
         engine.steps_until("b", 4)
@@ -219,7 +221,7 @@ def test_cancels_a_row_that_decodes(tiny: Path) -> None:
         engine.assert_alike(engine.ids(PROMPT), engine.outputs["a"], alone)
 
 
-def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
+def test_a_failed_step_ends_its_sequences_and_the_engine_goes_on(tiny: Path) -> None:
     failing: list[Failing] = []
 
     def change(model: LoadedModel) -> LoadedModel:
@@ -227,7 +229,7 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         return replace(model, network=failing[0])
 
     with Driver(tiny, spec=make_spec(tiny, max_rows=2), change=change) as engine:
-        alone = said_alone(engine)
+        alone = answered_alone(engine)
         for uid in ("a", "b", "waits"):
             engine.submit(uid, PROMPT)
         engine.steps_until("a", 3)
@@ -243,7 +245,7 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         engine.assert_alike(engine.ids(PROMPT), engine.outputs["waits"], alone)
 
 
-def test_a_gpu_that_fails_again_after_a_failed_step_costs_no_row_that_waits(
+def test_a_gpu_that_fails_again_after_a_failed_step_costs_no_sequence_that_waits(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -293,7 +295,7 @@ def leased(tiny: Path, live_kv_bytes: int) -> Driver:
 @pytest.mark.parametrize(
     ("live_kv_bytes", "together"), [(2 * ROW_BYTES, 2), (2 * ROW_BYTES - 1, 1), (0, 1)]
 )
-def test_rows_go_in_while_their_longest_fits_the_lease(
+def test_sequences_are_admitted_while_their_longest_fits_the_lease(
     tiny: Path, live_kv_bytes: int, together: int
 ) -> None:
     with leased(tiny, live_kv_bytes) as engine:
@@ -318,7 +320,7 @@ def test_a_request_without_max_tokens_counts_as_an_answer_of_usual_length(tiny: 
         assert inside(engine) == ["a", "b"]
 
 
-def test_a_prompt_that_memory_can_never_hold_is_refused(tiny: Path) -> None:
+def test_a_prompt_that_never_fits_in_memory_is_refused(tiny: Path) -> None:
     lease = MemoryLease(1 << 20, live_kv_bytes=ROW_BYTES, stored_kv_bytes=ROW_BYTES)
     with Driver(tiny, spec=make_spec(tiny, lease=lease)) as engine:
         refused = engine.submit("a", (5,) * 600)
@@ -347,7 +349,7 @@ def test_a_cancel_takes_a_prompt_out_between_two_chunks(tiny: Path) -> None:
         assert inside(engine) == [] and engine.call(engine.engine.wait_s) != 0
 
 
-def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Path) -> None:
+def test_an_idle_engine_waits_a_moment_for_requests_that_arrive_together(tiny: Path) -> None:
     with Driver(tiny) as engine:
         engine.submit("a", PROMPT)
         assert engine.engine.wait_s() == 0, "nothing is known of its speed"

@@ -15,7 +15,9 @@ SAMPLED = SamplingParams(temperature=1.0, seed=3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
-def test_rows_of_one_batch_keep_their_own_budgets(tiny: Path, sampling: SamplingParams) -> None:
+def test_sequences_of_one_batch_keep_their_own_budgets(
+    tiny: Path, sampling: SamplingParams
+) -> None:
     with Driver(tiny) as driver:
         closing = len(driver.ids("</think>"))
         for at, budget in enumerate(BUDGETS):
@@ -51,16 +53,16 @@ def test_up_to_the_budget_and_beside_it_tokens_are_as_without_it(tiny: Path) -> 
         driver.run()
         free, plain = driver.outputs["free"], driver.outputs["plain"]
         driver.rows.clear()
-        driver.submit("held", prompt(9, 1), max_tokens=60, output=OPENED, thinking_tokens=20)
+        driver.submit("limited", prompt(9, 1), max_tokens=60, output=OPENED, thinking_tokens=20)
         driver.submit("beside", prompt(9, 2), SAMPLED, max_tokens=60)
-        driver.submit("unheld", prompt(9, 1), max_tokens=60, output=PLAIN, thinking_tokens=0)
+        driver.submit("unlimited", prompt(9, 1), max_tokens=60, output=PLAIN, thinking_tokens=0)
         driver.run()
         driver.assert_alike(prompt(9, 2), driver.outputs["beside"], plain, SAMPLED)
-        driver.assert_alike(prompt(9, 1), driver.outputs["held"][:20], free[:20])
-        driver.assert_alike(prompt(9, 1), driver.outputs["unheld"], free)
+        driver.assert_alike(prompt(9, 1), driver.outputs["limited"][:20], free[:20])
+        driver.assert_alike(prompt(9, 1), driver.outputs["unlimited"], free)
 
 
-def test_a_row_that_was_sent_back_goes_on_with_its_end_of_reasoning(tiny: Path) -> None:
+def test_a_sequence_that_was_preempted_goes_on_with_its_end_of_reasoning(tiny: Path) -> None:
     with Driver(tiny) as driver:
         driver.submit("alone", prompt(9, 5), max_tokens=40, output=OPENED, thinking_tokens=8)
         driver.run()

@@ -1,4 +1,4 @@
-"""KV that comes back from disk, or was kept quantized, and the answers it gives."""
+"""KV that is restored from disk, or was kept quantized, and the answers it gives."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def spill(engine: Driver) -> None:
     assert engine.call(engine.engine.stats).stored_kv_bytes == 0
 
 
-def test_memory_disk_and_a_cold_run_say_the_same(kind: Path, tmp_path: Path) -> None:
+def test_memory_disk_and_a_cold_run_generate_the_same(kind: Path, tmp_path: Path) -> None:
     with Driver(kind, spec=spec_of(kind, tmp_path)) as engine:
         assert ask(engine, "cold", BASE) == 0
         in_memory = ask(engine, "memory", NEXT)
@@ -72,7 +72,7 @@ def test_what_is_on_disk_survives_a_restart(kind: Path, tmp_path: Path) -> None:
         assert ask(engine, "b", NEXT) == 260
 
 
-def test_rows_that_come_together_after_a_restart_all_take_theirs_from_disk(
+def test_sequences_that_arrive_together_after_a_restart_all_take_theirs_from_disk(
     tiny: Path, tmp_path: Path
 ) -> None:
     prompts = {f"{number}": prompt(400, 100 + number) for number in range(5)}
@@ -163,7 +163,7 @@ def agreement(engine: Driver, tokens: tuple[int, ...], answer: list[int]) -> flo
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_quantized_entries_say_nearly_the_same(smollm2: Path, bits: int) -> None:
+def test_quantized_entries_generate_nearly_the_same(smollm2: Path, bits: int) -> None:
     texts = (
         "The capital of France is Paris. The capital of Italy is",
         "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
@@ -202,7 +202,9 @@ def test_quantized_entries_are_smaller_and_serve_every_cut(kind: Path, bits: int
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_live_quantized_rows_say_together_what_each_says_alone(tmp_path: Path, bits: int) -> None:
+def test_live_quantized_sequences_generate_together_what_each_generates_alone(
+    tmp_path: Path, bits: int
+) -> None:
     folder = make_kind("llama", tmp_path / "llama")
     prompts = {f"{length}": prompt(length, length) for length in (1, 7, 33, 257)}
     alone = {}
@@ -275,5 +277,5 @@ def test_while_memory_is_short_the_session_that_goes_on_stays_warm(
         stats = engine.call(engine.engine.stats)
         session = len(turn) * engine.engine._layout.span_bytes_per_token
         assert stats.stored_kv_bytes <= (stats.stored_cap_bytes or 0) <= session
-        # Others come back from disk.
+        # Others are restored from disk.
         assert ask(engine, "0 again", prompt(300, 50)) == 299

@@ -1,4 +1,4 @@
-"""What an idle engine computes before the first request comes."""
+"""What an idle engine computes before the first request arrives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -146,7 +146,7 @@ def test_a_warm_up_that_fails_is_over(
         assert engine.run()["a"].token_count == 3
 
 
-def test_every_kind_warms_up_and_then_says_what_it_says_cold(kind: Path) -> None:
+def test_every_kind_warms_up_and_then_generates_what_it_generates_cold(kind: Path) -> None:
     with Driver(kind) as engine:
         warm(engine)
         assert "supports_padding" in vars(engine.engine._layout)

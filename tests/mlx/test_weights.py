@@ -140,7 +140,7 @@ def test_a_type_without_a_class_is_refused(tiny: Path, folder: Path, model_type:
         load(folder)
 
 
-def test_one_line_says_what_was_left_out(
+def test_one_line_names_what_was_left_out(
     tiny: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="node.engine.model.weights")
@@ -150,7 +150,7 @@ def test_one_line_says_what_was_left_out(
     assert "2 tensors (2.0 MiB) of multi_modal_projector, vision_tower" in line
 
 
-def test_says_nothing_where_nothing_was_left_out(
+def test_logs_nothing_where_nothing_was_left_out(
     tiny: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="node.engine.model.weights")

@@ -42,7 +42,7 @@ def submit(
     )
 
 
-def test_loads_and_decodes_rows(tiny: Path) -> None:
+def test_loads_and_decodes_sequences(tiny: Path) -> None:
     with EngineProcess(spec(tiny)) as engine:
         assert engine.next(Loading).fraction < 1.0
         loaded = engine.next(Loaded)
@@ -59,7 +59,7 @@ def test_loads_and_decodes_rows(tiny: Path) -> None:
         assert engine.shut_down() == (0, "")
 
 
-def test_sends_one_frame_for_the_rows_of_one_step(tiny: Path) -> None:
+def test_sends_one_frame_for_the_sequences_of_one_step(tiny: Path) -> None:
     with EngineProcess(spec(tiny)) as engine:
         engine.next(Loaded)
         # Long enough that all four are there before the first token of one.
@@ -77,7 +77,7 @@ def test_marks_a_cancel_at_once_in_a_long_prefill_and_dies_in_one(tiny: Path) ->
         for _ in range(4):
             engine.next(Accepted)
         engine.send(Cancel("b"))
-        # Before it tells that the row has ended.
+        # Before it reports that the sequence has ended.
         engine.next(Marked)
         _, last = engine.rows(1)["b"]
         assert last.finish is FinishReason.CANCELLED
@@ -86,10 +86,10 @@ def test_marks_a_cancel_at_once_in_a_long_prefill_and_dies_in_one(tiny: Path) ->
         assert engine.hang_up() < 0.25
 
 
-def test_a_cancelled_row_is_gone_after_one_more_chunk(tiny: Path) -> None:
+def test_a_cancelled_sequence_is_gone_after_one_more_chunk(tiny: Path) -> None:
     with EngineProcess(spec(tiny)) as engine:
         engine.next(Loaded)
-        # A row that decodes tells of each step: beside it, every step has one chunk of the prompt.
+        # A decoding sequence reports each step: beside it, every step has one chunk of the prompt.
         engine.send(submit("clock", 5, max_tokens=2000))
         engine.next(Frame)
         engine.send(submit("long", LONG))
@@ -99,7 +99,7 @@ def test_a_cancelled_row_is_gone_after_one_more_chunk(tiny: Path) -> None:
         steps = 0
         while all(delta.uid != "long" for delta in engine.next(Frame).deltas):
             steps += 1
-        # The step that had ended as the cancel came, and the one that began before it was taken.
+        # The step that had ended as the cancel arrived, and the one that began before it was taken.
         assert steps <= 2, "a whole prefill has eight"
 
 
