@@ -18,8 +18,8 @@ QUESTION = "What is the weather in Zürich? Write it down, please."
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one answer of the model says."""
+class Answer:
+    """One answer of the model."""
 
     reasoning: str = ""
     text: str = ""
@@ -64,11 +64,11 @@ RESULTS = {WEATHER.name: "18 °C, <rain> & sun", NOTE.name: '{"saved": true}'}
 """What each tool returns."""
 
 SESSION = (
-    Said(
+    Answer(
         reasoning="The user asks for weather, so I look it up.",
         calls=(("get_weather", {"city": "Zürich", "days": 2}),),
     ),
-    Said(
+    Answer(
         reasoning="I write it down. A second look costs nothing.",
         text="I note that.",
         calls=(
@@ -83,7 +83,7 @@ SESSION = (
             ("get_weather", {"city": "São Paulo", "days": 1}),
         ),
     ),
-    Said(reasoning="Both are done.", text="In Zürich it has 18 °C.\n\nThe note is written."),
+    Answer(reasoning="Both are done.", text="In Zürich it has 18 °C.\n\nThe note is written."),
 )
 
 
@@ -181,6 +181,6 @@ async def serving(
         yield agent
 
 
-def without_reasoning(session: Sequence[Said]) -> list[Said]:
+def without_reasoning(session: Sequence[Answer]) -> list[Answer]:
     """What a client understands that knows no reasoning."""
-    return [replace(said, reasoning="") for said in session]
+    return [replace(answer, reasoning="") for answer in session]

@@ -18,8 +18,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     Tool,
     serving,
 )
@@ -44,14 +44,14 @@ async def _client(
         yield client
 
 
-def _asked(messages: list[Any], **fields: Any) -> dict[str, Any]:
+def _request(messages: list[Any], **fields: Any) -> dict[str, Any]:
     """A request to the model with all tools."""
     plain = {"model": MODEL, "max_tokens": _MAX_TOKENS, "tools": _TOOLS}
     return {**plain, "messages": messages, **fields}
 
 
-async def _helped(client: anthropic.AsyncAnthropic, asked: dict[str, Any]) -> Message:
-    async with client.messages.stream(**asked) as stream:
+async def _helped(client: anthropic.AsyncAnthropic, request: dict[str, Any]) -> Message:
+    async with client.messages.stream(**request) as stream:
         text = "".join([piece async for piece in stream.text_stream])
         message = await stream.get_final_message()
     assert text == "".join(block.text for block in message.content if block.type == "text")
@@ -59,21 +59,21 @@ async def _helped(client: anthropic.AsyncAnthropic, asked: dict[str, Any]) -> Me
 
 
 async def _answer(client: anthropic.AsyncAnthropic, messages: list[Any], how: str) -> Message:
-    asked = _asked(messages, thinking={"type": "adaptive"})
+    request = _request(messages, thinking={"type": "adaptive"})
     if how == "collected":
-        message: Message = await client.messages.create(**asked)
+        message: Message = await client.messages.create(**request)
     else:
-        message = await _helped(client, asked)
+        message = await _helped(client, request)
     uses = any(block.type == "tool_use" for block in message.content)
     assert message.stop_reason == ("tool_use" if uses else "end_turn")
     return message
 
 
-def _said(message: Any) -> Said:
+def _parsed(message: Any) -> Answer:
     blocks = message.content
     calls = tuple((each.name, each.input) for each in blocks if each.type == "tool_use")
     thinking = "".join(each.thinking for each in blocks if each.type == "thinking")
-    return Said(thinking, "".join(each.text for each in blocks if each.type == "text"), calls)
+    return Answer(thinking, "".join(each.text for each in blocks if each.type == "text"), calls)
 
 
 def _results(message: Message) -> list[Any]:
@@ -84,16 +84,16 @@ def _results(message: Message) -> list[Any]:
     ]
 
 
-async def _session(client: anthropic.AsyncAnthropic, how: str) -> list[Said]:
-    """Thinking blocks go back to the server with their turn, as the API asks for."""
+async def _session(client: anthropic.AsyncAnthropic, how: str) -> list[Answer]:
+    """Thinking blocks go back to the server with their turn, as the API requires."""
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    said: list[Said] = []
-    while not said or said[-1].calls:
+    answers: list[Answer] = []
+    while not answers or answers[-1].calls:
         message = await _answer(client, messages, how)
-        said.append(_said(message))
+        answers.append(_parsed(message))
         messages.append({"role": "assistant", "content": message.content})
         messages.append({"role": "user", "content": _results(message)})
-    return said
+    return answers
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -106,8 +106,8 @@ async def test_a_message_uses_tools_and_answers(tmp_path: Path, family: Family) 
 
 async def test_events_of_a_stream_are_blocks_one_after_another(tmp_path: Path) -> None:
     async with _client(tmp_path, outputs=HERMES.outputs[1:2]) as client:
-        asked = _asked([{"role": "user", "content": QUESTION}])
-        events = [event async for event in await client.messages.create(**asked, stream=True)]
+        request = _request([{"role": "user", "content": QUESTION}])
+        events = [event async for event in await client.messages.create(**request, stream=True)]
     starts = [event for event in events if event.type == "content_block_start"]
     kinds = [event.content_block.type for event in starts]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
@@ -122,7 +122,7 @@ async def test_events_of_a_stream_are_blocks_one_after_another(tmp_path: Path) -
 
 def _runnable(tool: Tool) -> BetaAsyncFunctionTool[Any]:
     async def call(**arguments: Any) -> str:
-        assert (tool.name, arguments) in [each for said in SESSION for each in said.calls]
+        assert (tool.name, arguments) in [each for answer in SESSION for each in answer.calls]
         return RESULTS[tool.name]
 
     schema: Any = tool.parameters
@@ -131,29 +131,29 @@ def _runnable(tool: Tool) -> BetaAsyncFunctionTool[Any]:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 async def test_the_tool_runner_runs_to_the_end(tmp_path: Path, family: Family) -> None:
-    # It asks for a thread that the server holds, and goes on without one where that is refused.
-    said: dict[bool, list[Said]] = {False: [], True: []}
+    # It requests a thread stored on the server, and goes on without one where that is refused.
+    answers: dict[bool, list[Answer]] = {False: [], True: []}
     runnable = [_runnable(tool) for tool in TOOLS]
     async with _client(tmp_path, family) as client:
-        asked: Any = {
+        request: Any = {
             "model": MODEL,
             "max_tokens": _MAX_TOKENS,
             "messages": [{"role": "user", "content": QUESTION}],
             "tools": runnable,
         }
-        async for message in client.beta.messages.tool_runner(**asked):
-            said[False].append(_said(message))
-        async for stream in client.beta.messages.tool_runner(**asked, stream=True):
-            said[True].append(_said(await stream.get_final_message()))
-    assert said == dict.fromkeys((False, True), list(SESSION))
+        async for message in client.beta.messages.tool_runner(**request):
+            answers[False].append(_parsed(message))
+        async for stream in client.beta.messages.tool_runner(**request, stream=True):
+            answers[True].append(_parsed(await stream.get_final_message()))
+    assert answers == dict.fromkeys((False, True), list(SESSION))
 
 
 async def test_usage_is_the_same_streamed_and_collected_and_counted_before(tmp_path: Path) -> None:
     async with _client(tmp_path, outputs=HERMES.outputs[:1]) as client:
         messages: list[Any] = [{"role": "user", "content": QUESTION}]
         counted = await client.messages.count_tokens(model=MODEL, messages=messages, tools=_TOOLS)
-        whole = await client.messages.create(**_asked(messages))
-        streamed = await _helped(client, _asked(messages))
+        whole = await client.messages.create(**_request(messages))
+        streamed = await _helped(client, _request(messages))
     usage = whole.usage
     assert usage.input_tokens == streamed.usage.input_tokens == counted.input_tokens > 0
     assert usage.output_tokens == streamed.usage.output_tokens
@@ -165,22 +165,22 @@ async def test_thinking_that_is_omitted_has_a_signature_that_goes_back(tmp_path:
     thinking = {"type": "adaptive", "display": "omitted"}
     async with _client(tmp_path) as client:
         messages: list[Any] = [{"role": "user", "content": QUESTION}]
-        first = await client.messages.create(**_asked(messages, thinking=thinking))
+        first = await client.messages.create(**_request(messages, thinking=thinking))
         block = first.content[0]
         messages.append({"role": "assistant", "content": first.content})
         messages.append({"role": "user", "content": _results(first)})
-        second = await client.messages.create(**_asked(messages, thinking=thinking))
+        second = await client.messages.create(**_request(messages, thinking=thinking))
     assert block.type == "thinking"
     assert block.thinking == ""
     assert block.signature
-    assert _said(second).calls == SESSION[1].calls
+    assert _parsed(second).calls == SESSION[1].calls
 
 
 async def test_a_stop_sequence_is_named(tmp_path: Path) -> None:
     async with _client(tmp_path, outputs=["One, two, END three"]) as client:
-        asked = _asked([{"role": "user", "content": "Count."}], stop_sequences=["END"])
-        message = await client.messages.create(**asked)
-    assert _said(message).text == "One, two, "
+        request = _request([{"role": "user", "content": "Count."}], stop_sequences=["END"])
+        message = await client.messages.create(**request)
+    assert _parsed(message).text == "One, two, "
     assert message.stop_reason == "stop_sequence"
     assert message.stop_sequence == "END"
 

@@ -14,8 +14,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     serving,
     without_reasoning,
 )
@@ -61,7 +61,7 @@ async def _answer(model: Any, history: list[Any], how: str) -> Any:
     return total
 
 
-def _said(message: Any) -> Said:
+def _parsed(message: Any) -> Answer:
     # The reasoning of a response is in its items.
     items = [] if isinstance(message.content, str) else message.content
     reasoning = "".join(
@@ -69,21 +69,23 @@ def _said(message: Any) -> Said:
     )
     assert message.invalid_tool_calls == []
     assert message.usage_metadata["output_tokens"] > 0
-    return Said(reasoning, message.text, tuple((c["name"], c["args"]) for c in message.tool_calls))
+    return Answer(
+        reasoning, message.text, tuple((c["name"], c["args"]) for c in message.tool_calls)
+    )
 
 
-async def _session(model: Any, how: str) -> list[Said]:
+async def _session(model: Any, how: str) -> list[Answer]:
     history: list[Any] = [{"role": "user", "content": QUESTION}]
-    said: list[Said] = []
-    while not said or said[-1].calls:
+    answers: list[Answer] = []
+    while not answers or answers[-1].calls:
         message = await _answer(model, history, how)
-        said.append(_said(message))
+        answers.append(_parsed(message))
         history.append(message)
         history += [
             {"role": "tool", "tool_call_id": call["id"], "content": RESULTS[call["name"]]}
             for call in message.tool_calls
         ]
-    return said
+    return answers
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

@@ -13,8 +13,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     serving,
 )
 from tests.node.serving import RunningAgent
@@ -37,7 +37,7 @@ _TOOLS = [
 
 @pytest.fixture(scope="module")
 def litellm() -> Any:
-    """Its import takes ten seconds, and would ask the network for prices."""
+    """Its import takes ten seconds, and would fetch prices over the network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         return pytest.importorskip(
@@ -45,31 +45,31 @@ def litellm() -> Any:
         )
 
 
-async def _answer(litellm: Any, asked: dict[str, Any], how: str) -> Any:
+async def _answer(litellm: Any, request: dict[str, Any], how: str) -> Any:
     """The message, and why it ended."""
     if how == "streamed":
-        stream = await litellm.acompletion(**asked, stream=True)
+        stream = await litellm.acompletion(**request, stream=True)
         chunks = [chunk async for chunk in stream]
         answer = litellm.stream_chunk_builder(chunks)
     else:
-        answer = await litellm.acompletion(**asked)
+        answer = await litellm.acompletion(**request)
     (choice,) = answer.choices
     assert choice.finish_reason == ("tool_calls" if choice.message.tool_calls else "stop")
     return choice.message
 
 
-def _said(message: Any) -> Said:
+def _parsed(message: Any) -> Answer:
     functions = [call.function for call in message.tool_calls or ()]
     calls = tuple((each.name, json.loads(each.arguments)) for each in functions)
-    return Said(getattr(message, "reasoning_content", ""), message.content or "", calls)
+    return Answer(getattr(message, "reasoning_content", ""), message.content or "", calls)
 
 
-async def _session(litellm: Any, asked: dict[str, Any], how: str) -> list[Said]:
+async def _session(litellm: Any, request: dict[str, Any], how: str) -> list[Answer]:
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    said: list[Said] = []
-    while not said or said[-1].calls:
-        message = await _answer(litellm, {**asked, "messages": messages, "tools": _TOOLS}, how)
-        said.append(_said(message))
+    answers: list[Answer] = []
+    while not answers or answers[-1].calls:
+        message = await _answer(litellm, {**request, "messages": messages, "tools": _TOOLS}, how)
+        answers.append(_parsed(message))
         messages.append(message)
         messages += [
             {
@@ -80,7 +80,7 @@ async def _session(litellm: Any, asked: dict[str, Any], how: str) -> list[Said]:
             }
             for call in message.tool_calls or ()
         ]
-    return said
+    return answers
 
 
 def _target(provider: str, agent: RunningAgent) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     serving,
 )
 
@@ -55,26 +55,28 @@ async def _create(client: openai.AsyncOpenAI, messages: list[Any]) -> ChatComple
 
 async def _stream(client: openai.AsyncOpenAI, messages: list[Any]) -> dict[str, Any]:
     """The message that a stream's deltas make, its calls as dictionaries."""
-    said: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
+    message: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
     finish = None
     async for chunk in await client.chat.completions.create(
         model=MODEL, messages=messages, tools=_TOOLS, stream=True
     ):
         (choice,) = chunk.choices
         delta = choice.delta
-        said["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
-        said["content"] += delta.content or ""
+        message["reasoning_content"] += getattr(delta, "reasoning_content", None) or ""
+        message["content"] += delta.content or ""
         for call in delta.tool_calls or ():
             assert call.function is not None
-            if call.index == len(said["tool_calls"]):
+            if call.index == len(message["tool_calls"]):
                 function = {"name": call.function.name, "arguments": ""}
-                said["tool_calls"].append({"id": call.id, "type": "function", "function": function})
-            made = said["tool_calls"][call.index]["function"]
+                message["tool_calls"].append(
+                    {"id": call.id, "type": "function", "function": function}
+                )
+            made = message["tool_calls"][call.index]["function"]
             made["arguments"] += call.function.arguments or ""
         assert finish is None
         finish = choice.finish_reason
-    assert finish == ("tool_calls" if said["tool_calls"] else "stop")
-    return said
+    assert finish == ("tool_calls" if message["tool_calls"] else "stop")
+    return message
 
 
 async def _answer(client: openai.AsyncOpenAI, messages: list[Any], how: str) -> dict[str, Any]:
@@ -94,21 +96,21 @@ async def _answer(client: openai.AsyncOpenAI, messages: list[Any], how: str) -> 
     return choice.message.model_dump(exclude_none=True)
 
 
-def _said(message: dict[str, Any]) -> Said:
+def _parsed(message: dict[str, Any]) -> Answer:
     functions = [call["function"] for call in message.get("tool_calls", ())]
-    return Said(
+    return Answer(
         message.get("reasoning_content", ""),
         message.get("content") or "",
         tuple((each["name"], json.loads(each["arguments"])) for each in functions),
     )
 
 
-async def _session(client: openai.AsyncOpenAI, how: str) -> list[Said]:
+async def _session(client: openai.AsyncOpenAI, how: str) -> list[Answer]:
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    said: list[Said] = []
-    while not said or said[-1].calls:
+    answers: list[Answer] = []
+    while not answers or answers[-1].calls:
         message = await _answer(client, messages, how)
-        said.append(_said(message))
+        answers.append(_parsed(message))
         messages.append({"role": "assistant", **message})
         messages += [
             {
@@ -118,7 +120,7 @@ async def _session(client: openai.AsyncOpenAI, how: str) -> list[Said]:
             }
             for call in message.get("tool_calls", ())
         ]
-    return said
+    return answers
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -129,7 +131,7 @@ async def test_a_chat_calls_tools_and_answers(tmp_path: Path, family: Family) ->
     assert sessions == dict.fromkeys(ways, list(SESSION))
 
 
-async def test_the_stream_helper_tells_each_call_when_it_is_complete(tmp_path: Path) -> None:
+async def test_the_stream_helper_emits_each_call_when_it_is_complete(tmp_path: Path) -> None:
     async with (
         _client(tmp_path, outputs=HERMES.outputs[1:]) as client,
         client.chat.completions.stream(
@@ -188,7 +190,7 @@ async def test_without_parallel_calls_the_answer_ends_with_its_first(tmp_path: P
             tools=_TOOLS,
             parallel_tool_calls=False,
         )
-    assert _said(answer.choices[0].message.model_dump()).calls == SESSION[1].calls[:1]
+    assert _parsed(answer.choices[0].message.model_dump()).calls == SESSION[1].calls[:1]
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
@@ -206,7 +208,7 @@ async def test_a_completion_is_text_as_the_model_writes_it(tmp_path: Path) -> No
     assert chunks[-1].usage.completion_tokens > 0
 
 
-async def test_models_tell_what_they_can_do(tmp_path: Path) -> None:
+async def test_models_report_what_they_can_do(tmp_path: Path) -> None:
     async with _client(tmp_path) as client:
         (model,) = [each async for each in client.models.list()]
         assert await client.models.retrieve(MODEL) == model

@@ -19,8 +19,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     serving,
 )
 from tests.node.serving import WAIT_S
@@ -54,7 +54,7 @@ def _calls(response: Response) -> list[ResponseFunctionToolCall]:
     return [item for item in response.output if item.type == "function_call"]
 
 
-def _said(response: Response) -> Said:
+def _parsed(response: Response) -> Answer:
     reasoning = [
         part.text
         for item in response.output
@@ -62,7 +62,7 @@ def _said(response: Response) -> Said:
         for part in item.content or ()
     ]
     calls = tuple((call.name, json.loads(call.arguments)) for call in _calls(response))
-    return Said("".join(reasoning), response.output_text, calls)
+    return Answer("".join(reasoning), response.output_text, calls)
 
 
 def _results(response: Response) -> list[Any]:
@@ -72,9 +72,9 @@ def _results(response: Response) -> list[Any]:
     ]
 
 
-async def _streamed(client: openai.AsyncOpenAI, **asked: Any) -> Response:
-    """The response that a stream ends with, which its events must have told piece by piece."""
-    events = [event async for event in await client.responses.create(**asked, stream=True)]
+async def _streamed(client: openai.AsyncOpenAI, **request: Any) -> Response:
+    """The response that a stream ends with, which its events must have sent piece by piece."""
+    events = [event async for event in await client.responses.create(**request, stream=True)]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     last = events[-1]
     assert last.type == "response.completed"
@@ -85,27 +85,27 @@ async def _streamed(client: openai.AsyncOpenAI, **asked: Any) -> Response:
         e.delta for e in events if e.type == "response.function_call_arguments.delta"
     )
     assert text == response.output_text
-    assert reasoning == _said(response).reasoning
+    assert reasoning == _parsed(response).reasoning
     assert arguments == "".join(call.arguments for call in _calls(response))
     done = [e.item for e in events if e.type == "response.output_item.done"]
     assert [item.model_dump() for item in done] == [i.model_dump() for i in response.output]
     return response
 
 
-async def _helped(client: openai.AsyncOpenAI, **asked: Any) -> Any:
-    async with client.responses.stream(**asked) as stream:
+async def _helped(client: openai.AsyncOpenAI, **request: Any) -> Any:
+    async with client.responses.stream(**request) as stream:
         async for event in stream:
             assert event.type != "error"
         return await stream.get_final_response()
 
 
-async def _answer(client: openai.AsyncOpenAI, how: str, **asked: Any) -> Response:
+async def _answer(client: openai.AsyncOpenAI, how: str, **request: Any) -> Response:
     if how == "streamed":
-        return await _streamed(client, **asked)
+        return await _streamed(client, **request)
     if how == "helper":
-        response: Response = await _helped(client, **asked)
+        response: Response = await _helped(client, **request)
     else:
-        response = await client.responses.create(**asked)
+        response = await client.responses.create(**request)
     return response
 
 
@@ -114,28 +114,28 @@ def _prompt_tokens(response: Response) -> int:
     return response.usage.input_tokens
 
 
-async def _following(client: openai.AsyncOpenAI, how: str) -> tuple[list[Said], list[int]]:
+async def _following(client: openai.AsyncOpenAI, how: str) -> tuple[list[Answer], list[int]]:
     """A session in which each turn goes on from the stored response of the one before: what the
-    model says, and how long its prompts are."""
-    said: list[Said] = []
+    model answers, and how long its prompts are."""
+    answers: list[Answer] = []
     lengths = []
     more: dict[str, Any] = {"input": QUESTION}
-    while not said or said[-1].calls:
+    while not answers or answers[-1].calls:
         response = await _answer(client, how, model=MODEL, tools=_TOOLS, **more)
         assert response.status == "completed"
-        said.append(_said(response))
+        answers.append(_parsed(response))
         lengths.append(_prompt_tokens(response))
         more = {"input": _results(response), "previous_response_id": response.id}
-    return said, lengths
+    return answers, lengths
 
 
-async def _repeating(client: openai.AsyncOpenAI, how: str) -> tuple[list[Said], list[int]]:
-    """The same of a session in which nothing is stored, and each turn sends all that came
+async def _repeating(client: openai.AsyncOpenAI, how: str) -> tuple[list[Answer], list[int]]:
+    """The same of a session in which nothing is stored, and each turn sends all that went
     before."""
-    said: list[Said] = []
+    answers: list[Answer] = []
     lengths = []
     items: list[Any] = [{"role": "user", "content": QUESTION}]
-    while not said or said[-1].calls:
+    while not answers or answers[-1].calls:
         response = await _answer(
             client,
             how,
@@ -145,11 +145,11 @@ async def _repeating(client: openai.AsyncOpenAI, how: str) -> tuple[list[Said], 
             store=False,
             include=["reasoning.encrypted_content"],
         )
-        said.append(_said(response))
+        answers.append(_parsed(response))
         lengths.append(_prompt_tokens(response))
         items += [item.model_dump(exclude_none=True) for item in response.output]
         items += _results(response)
-    return said, lengths
+    return answers, lengths
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -158,10 +158,10 @@ async def test_a_response_calls_tools_and_answers(tmp_path: Path, family: Family
     async with _client(tmp_path, family) as client:
         following = {how: await _following(client, how) for how in ways}
         repeating = {how: await _repeating(client, how) for how in ways}
-    said, lengths = following["collected"]
-    assert said == list(SESSION)
+    answers, lengths = following["collected"]
+    assert answers == list(SESSION)
     assert sorted(set(lengths)) == lengths
-    assert following == repeating == dict.fromkeys(ways, (said, lengths))
+    assert following == repeating == dict.fromkeys(ways, (answers, lengths))
 
 
 async def test_a_stored_response_is_retrieved_listed_and_deleted(tmp_path: Path) -> None:
@@ -219,9 +219,9 @@ async def test_a_running_response_is_cancelled(tmp_path: Path) -> None:
 
 async def test_usage_is_the_same_streamed_and_collected(tmp_path: Path) -> None:
     async with _client(tmp_path, outputs=HERMES.outputs[:1]) as client:
-        asked = {"model": MODEL, "input": QUESTION, "tools": _TOOLS}
-        whole = await _answer(client, "collected", **asked)
-        streamed = await _answer(client, "streamed", **asked)
+        request = {"model": MODEL, "input": QUESTION, "tools": _TOOLS}
+        whole = await _answer(client, "collected", **request)
+        streamed = await _answer(client, "streamed", **request)
     usage = whole.usage
     assert usage is not None and usage == streamed.usage
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens

@@ -17,8 +17,8 @@ from tests.clients.scenario import (
     RESULTS,
     SESSION,
     TOOLS,
+    Answer,
     Family,
-    Said,
     serving,
     without_reasoning,
 )
@@ -72,7 +72,7 @@ def _install(npm: str) -> None:
     staging.rename(_CACHE)
 
 
-async def _run(program: Path, asked: dict[str, Any]) -> Any:
+async def _run(program: Path, request: dict[str, Any]) -> Any:
     process = await asyncio.create_subprocess_exec(
         "node",
         str(program),
@@ -82,7 +82,7 @@ async def _run(program: Path, asked: dict[str, Any]) -> Any:
     )
     try:
         async with asyncio.timeout(_RUN_TIMEOUT_S):
-            output, errors = await process.communicate(json.dumps(asked).encode())
+            output, errors = await process.communicate(json.dumps(request).encode())
     finally:
         if process.returncode is None:
             process.kill()
@@ -91,11 +91,11 @@ async def _run(program: Path, asked: dict[str, Any]) -> Any:
     return json.loads(output)
 
 
-def _said(step: dict[str, Any]) -> Said:
+def _parsed(step: dict[str, Any]) -> Answer:
     assert step["finish"] == ("tool-calls" if step["calls"] else "stop")
     assert step["tokens"] > 0
     calls = tuple((name, arguments) for name, arguments in step["calls"])
-    return Said(step["reasoning"], step["text"], calls)
+    return Answer(step["reasoning"], step["text"], calls)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -103,7 +103,7 @@ async def test_every_provider_calls_tools_and_answers(
     tmp_path: Path, program: Path, family: Family
 ) -> None:
     async with serving(tmp_path, family) as agent:
-        told = await _run(
+        result = await _run(
             program,
             {
                 "baseURL": f"http://127.0.0.1:{agent.port}/v1",
@@ -119,14 +119,14 @@ async def test_every_provider_calls_tools_and_answers(
             },
         )
     sessions = {
-        provider: {way: [_said(step) for step in steps] for way, steps in ways.items()}
-        for provider, ways in told.items()
+        provider: {way: [_parsed(step) for step in steps] for way, steps in ways.items()}
+        for provider, ways in result.items()
     }
     for ways in sessions.values():
         assert ways["collected"] == ways["streamed"]
-    said = {provider: ways["streamed"] for provider, ways in sessions.items()}
+    streamed = {provider: ways["streamed"] for provider, ways in sessions.items()}
     # OpenAI's own provider reads no reasoning of chat completions.
-    assert said == {
+    assert streamed == {
         "openai-compatible": list(SESSION),
         "openai.chat": without_reasoning(SESSION),
         "openai.responses": list(SESSION),

@@ -2,7 +2,7 @@
 
     python -m tests.clients.real.inside CLIENT SCENARIO COMMANDS FOLDER
 
-Says in its last line what was seen.
+Prints in its last line what was seen.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ from tests.clients.real.programs import (
     Place,
     clean_environment,
 )
-from tests.clients.real.scenarios import SCENARIOS, TOLD_TOKENS, Ran, Session
+from tests.clients.real.scenarios import CONFIGURED_TOKENS, SCENARIOS, Ran, Session
 from tests.clients.real.wire import Wire
 
 RUN_S = 150.0
@@ -41,7 +41,7 @@ def main(client_name: str, scenario_name: str, commands: str, folder: str) -> No
     raise_loopback()
     assert is_cut_off(), "this namespace has other networks than loopback"
     client, scenario = CLIENTS[client_name], SCENARIOS[scenario_name]
-    context_tokens = scenario.context_tokens.get(client_name, TOLD_TOKENS)
+    context_tokens = scenario.context_tokens.get(client_name, CONFIGURED_TOKENS)
     script: dict[str, object] = {
         "models": [{"name": LARGE, "context_tokens": context_tokens}],
         "outputs": scenario.outputs(client),
@@ -55,7 +55,7 @@ def main(client_name: str, scenario_name: str, commands: str, folder: str) -> No
         home.mkdir()
         work.mkdir()
         key = front.key if scenario.is_key_right else "mlxf-wrong"
-        place = Place(home, work, Path(commands), wire.url, key, TOLD_TOKENS)
+        place = Place(home, work, Path(commands), wire.url, key, CONFIGURED_TOKENS)
         client.prepare(place)
 
         def run(prompt: str, *, goes_on: bool = False) -> Ran:
@@ -78,10 +78,10 @@ def main(client_name: str, scenario_name: str, commands: str, folder: str) -> No
             )
             return Ran(done.returncode, done.stdout, time.monotonic())
 
-        def tell_context() -> None:
-            client.prepare(replace(place, told_tokens=context_tokens))
+        def configure_context() -> None:
+            client.prepare(replace(place, configured_tokens=context_tokens))
 
-        seen = scenario.act(Session(client, work, wire, run, talk, tell_context))
+        seen = scenario.act(Session(client, work, wire, run, talk, configure_context))
         sys.stdout.write(seen + "\n")
 
 

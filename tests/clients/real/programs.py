@@ -1,4 +1,4 @@
-"""The clients: how each is set up, as the documentation says, and how it spells what a model does.
+"""The clients: how each is set up, as documented, and how it spells what a model does.
 
 A client has an environment and a home of its own; telemetry and updates are off by its settings.
 """
@@ -23,19 +23,21 @@ _DOCS_CONTEXT = "32768"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a client runs, and whom it asks."""
+    """Where a client runs, and which server it uses."""
 
     home: Path
     work: Path
     commands: Path
     url: str
     key: str
-    told_tokens: int
-    """What the client is told of the model's context."""
+    configured_tokens: int
+    """The context length that the client is configured with."""
 
     def filled(self, snippet: str) -> str:
         """A snippet of the documentation for this fleet."""
-        here = snippet.replace(_DOCS_URL, self.url).replace(_DOCS_CONTEXT, str(self.told_tokens))
+        here = snippet.replace(_DOCS_URL, self.url).replace(
+            _DOCS_CONTEXT, str(self.configured_tokens)
+        )
         return re.sub(r"\bKEY\b", self.key, re.sub(r"\bMODEL\b", LARGE, here))
 
 
@@ -80,13 +82,13 @@ class ClaudeCode:
     name = "claude"
 
     def prepare(self, place: Place) -> None:
-        """All is said in its environment."""
+        """All is set in its environment."""
 
     def environment(self, place: Place) -> Mapping[str, str]:
         lines = place.filled(documented("Claude Code", "")).splitlines()
-        told = [line.removeprefix("export ").split("=", 1) for line in lines if "=" in line]
+        exported = [line.removeprefix("export ").split("=", 1) for line in lines if "=" in line]
         return {
-            **{name: value for name, value in told},
+            **{name: value for name, value in exported},
             "ANTHROPIC_DEFAULT_HAIKU_MODEL": SMALL,
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
@@ -100,11 +102,11 @@ class ClaudeCode:
         return [str(place.commands / "claude"), "-p", prompt, *tools, *more]
 
     def conversation(self, place: Place) -> list[str]:
-        """Takes what a user says as lines on standard input (`said`), as if he typed it."""
+        """Takes a user's messages as lines on standard input (`user_line`), as if typed."""
         lines = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
         return [str(place.commands / "claude"), "-p", *lines]
 
-    def said(self, text: str, png: bytes = b"") -> str:
+    def user_line(self, text: str, png: bytes = b"") -> str:
         """A line, with a picture that was pasted before the text."""
         data = base64.b64encode(png).decode()
         source = {"type": "base64", "media_type": "image/png", "data": data}
@@ -132,9 +134,11 @@ class Codex:
     def prepare(self, place: Place) -> None:
         folder = place.home / ".codex"
         folder.mkdir(exist_ok=True)
-        told = place.filled(documented("Codex", "toml"))
+        documented_toml = place.filled(documented("Codex", "toml"))
         quiet = "check_for_update_on_startup = false\n"
-        (folder / "config.toml").write_text(f"{quiet}{told}\n[analytics]\nenabled = false\n")
+        (folder / "config.toml").write_text(
+            f"{quiet}{documented_toml}\n[analytics]\nenabled = false\n"
+        )
 
     def environment(self, place: Place) -> Mapping[str, str]:
         return {"MLX_FLEET_KEY": place.key}
@@ -164,13 +168,13 @@ class OpenCode:
     name = "opencode"
 
     def prepare(self, place: Place) -> None:
-        told: dict[str, Any] = json.loads(place.filled(documented("OpenCode", "json")))
-        (provider,) = told["provider"]
-        told["provider"][provider]["models"][SMALL] = {"name": SMALL}
+        config: dict[str, Any] = json.loads(place.filled(documented("OpenCode", "json")))
+        (provider,) = config["provider"]
+        config["provider"][provider]["models"][SMALL] = {"name": SMALL}
         quiet = {"autoupdate": False, "share": "disabled", "permission": "allow"}
         folder = place.home / ".config" / "opencode"
         folder.mkdir(parents=True, exist_ok=True)
-        settings = {**told, **quiet, "small_model": f"{provider}/{SMALL}"}
+        settings = {**config, **quiet, "small_model": f"{provider}/{SMALL}"}
         (folder / "opencode.json").write_text(json.dumps(settings))
 
     def environment(self, place: Place) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Sessions of a client with the fleet, each with what the model says in it and what has to come of
+"""Sessions of a client with the fleet, each with what the model writes in it and what must come of
 it."""
 
 import struct
@@ -11,10 +11,10 @@ from typing import NamedTuple
 from tests.clients.real.programs import ClaudeCode, Client
 from tests.clients.real.wire import Wire
 
-KEY_TOLD_S = 5.0
-"""Within so long after its first request a client says that its key is wrong."""
-TOLD_TOKENS = 200_000
-"""What clients are told of the model's context."""
+KEY_REFUSED_S = 5.0
+"""Within so long after its first request a client reports that its key is wrong."""
+CONFIGURED_TOKENS = 200_000
+"""The context length that clients are configured with."""
 _LINE = "The quick brown fox jumps over the lazy dog, line %d of many.\n"
 _COMPACTED = "The user wants the files read, and both were."
 
@@ -39,7 +39,7 @@ class Session(NamedTuple):
     """`run(prompt, goes_on=…)`"""
     talk: Callable[[str], Ran]
     """`talk(lines)`: a conversation in one run, of a client that has them."""
-    tell_context: Callable[[], None]
+    configure_context: Callable[[], None]
     """Tells the client the model's own context length, in place of a larger one."""
 
 
@@ -50,7 +50,7 @@ class Scenario:
     act: Callable[[Session], str]
     """Runs it; a line for people of what was seen. Raises `AssertionError`."""
     context_tokens: Mapping[str, int] = field(default_factory=dict)
-    """What the model has, by client, where that is less than the client is told at first."""
+    """What the model has, by client, where the client is configured with more at first."""
     is_key_right: bool = True
     clients: Container[str] = ("claude", "codex", "opencode")
 
@@ -91,7 +91,7 @@ def _broken(session: Session) -> str:
     assert ran.status == 0, ran.output
     assert "The note is written." in ran.output, ran.output
     assert (session.work / "note.txt").read_text() == "all of it"
-    return f"asked again by itself, {len(session.wire.posts())} requests, nothing half written"
+    return f"retried by itself, {len(session.wire.posts())} requests, nothing half written"
 
 
 # --- a call that is cut --------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def _image(session: Session) -> str:
     assert second.status == 0 and "That was another turn." in second.output, second.output
     assert set(session.wire.statuses) == {200}, session.wire.statuses
     sent = session.wire.sent.count(b"iVBORw0KGgo")
-    # OpenCode itself leaves pictures out for a model of which it is not told that it takes them.
+    # OpenCode itself leaves pictures out for a model that is not configured as taking them.
     assert sent >= 2 or session.client.name == "opencode", sent
     return f"picture sent {sent} times, two turns after it answered"
 
@@ -136,14 +136,14 @@ def _image(session: Session) -> str:
 def _pasted(session: Session) -> str:
     client = session.client
     assert isinstance(client, ClaudeCode)
-    ran = session.talk(client.said("What is this?", _png()) + client.said("Never mind."))
+    ran = session.talk(client.user_line("What is this?", _png()) + client.user_line("Never mind."))
     assert "leave the image out" in ran.output, ran.output
     assert "Gladly." in ran.output, ran.output
     again = session.run("And now?", goes_on=True)
     assert again.status == 0 and "That was another turn." in again.output, again.output
     statuses = session.wire.statuses
     assert statuses.count(400) == 1, statuses
-    return "400 told once, and what was said behind the picture is answered"
+    return "400 reported once, and the message after the picture is answered"
 
 
 def _png() -> bytes:
@@ -171,9 +171,9 @@ def _overflow(session: Session) -> str:
         (session.work / name).write_text(text)
     ran = session.run("Read a.txt and b.txt.")
     if session.client.name == "codex":
-        # It knows what the refusal means, and compacts by the length that it is told.
+        # It knows what the refusal means, and compacts by the length that it is configured with.
         assert "ran out of room in the model's context window" in ran.output, ran.output
-        session.tell_context()
+        session.configure_context()
         ran = session.run("Go on.", goes_on=True)
     assert "Done after compaction." in ran.output, ran.output
     statuses = session.wire.statuses
@@ -181,7 +181,7 @@ def _overflow(session: Session) -> str:
     assert set(statuses) == {200, 400} and 200 in statuses[refused:], statuses
     again = session.run("And now?", goes_on=True)
     assert again.status == 0 and "And on it goes." in again.output, again.output
-    return "400 told, compacted, answered, and a turn after that"
+    return "400 reported, compacted, answered, and a turn after that"
 
 
 # --- a wrong key ---------------------------------------------------------------------------------
@@ -192,9 +192,11 @@ def _wrong_key(session: Session) -> str:
     assert ran.status != 0, ran.output
     assert "API key is missing or wrong" in ran.output, ran.output
     posts = session.wire.posts()
-    told_s = ran.ended_s - posts[0]
-    assert told_s <= KEY_TOLD_S, f"told after {told_s:.1f} s and {len(posts)} requests"
-    return f"told after {told_s:.1f} s, {len(posts)} requests"
+    reported_s = ran.ended_s - posts[0]
+    assert reported_s <= KEY_REFUSED_S, (
+        f"reported after {reported_s:.1f} s and {len(posts)} requests"
+    )
+    return f"reported after {reported_s:.1f} s, {len(posts)} requests"
 
 
 _SHORT = {"claude": 16_000, "codex": 9_500, "opencode": 13_000}
@@ -208,5 +210,5 @@ SCENARIOS: Mapping[str, Scenario] = {
         lambda client: ["Gladly.", "That was another turn."], _pasted, clients=("claude",)
     ),
     "overflow": Scenario(_overflow_outputs, _overflow, _SHORT),
-    "wrong-key": Scenario(lambda client: ["Never said."], _wrong_key, is_key_right=False),
+    "wrong-key": Scenario(lambda client: ["Never sent."], _wrong_key, is_key_right=False),
 }

@@ -11,7 +11,7 @@ _REQUEST = re.compile(rb"(GET|POST|HEAD|DELETE) (/[^ ]*) HTTP/1\.1\r\n")
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 Note = Callable[[bytes, bytes], None]
 _KEPT_BYTES = 4096
-"""Of what came before, for a line that comes in two pieces."""
+"""Of the bytes before, for a line that arrives in two pieces."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Wire:
         self._listener.close()
 
     def posts(self) -> list[float]:
-        """When each inference request came."""
+        """When each inference request arrived."""
         return [at_s for at_s, line in self.requests if line.startswith("POST /v1/")]
 
     def _accept(self) -> None:
