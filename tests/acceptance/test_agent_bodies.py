@@ -17,7 +17,7 @@ PIXELS = "iVBORw0KGgo="
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    """A router before an agent whose model says little."""
+    """A router before an agent whose model generates little."""
     script: dict[str, object] = {"text": "fine", "cache": {"capacity_tokens": 100_000}}
     with fleet(tmp_path_factory.mktemp("bodies"), script) as (running, _agents):
         running.must("load", MODEL)
@@ -38,10 +38,10 @@ def entries(front: Router) -> float:
 
 
 def until_known(front: Router, before: float) -> None:
-    """Until the router has been told of what a request has stored."""
+    """Until what a request has stored has been reported to the router."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while entries(front) <= before:
-        assert time.monotonic() < deadline_s, "nothing is told of the prefixes"
+        assert time.monotonic() < deadline_s, "no prefixes are reported"
         time.sleep(0.02)
 
 
@@ -64,12 +64,12 @@ def response_items() -> list[dict[str, Any]]:
     """Of a session in which a tool shows a picture, as Codex gives it back."""
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXELS}"}
     call = {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"}
-    told = {"type": "output_text", "text": "fine"}
+    output = {"type": "output_text", "text": "fine"}
     return [
         {"type": "message", "role": "user", "content": "View pic.png for me. " * 40},
         call,
         {"type": "function_call_output", "call_id": "a", "output": [picture]},
-        {"type": "message", "role": "assistant", "content": [told]},
+        {"type": "message", "role": "assistant", "content": [output]},
         {"type": "message", "role": "user", "content": "Go on without it. " * 20},
     ]
 
@@ -81,7 +81,7 @@ def response_items() -> list[dict[str, Any]]:
         ("/v1/responses", "input", response_items()),
     ],
 )
-def test_a_session_goes_on_behind_a_picture_and_reuses_all_that_came_before(
+def test_a_session_goes_on_behind_a_picture_and_reuses_all_before_it(
     front: Router, path: str, field: str, turns: list[dict[str, Any]]
 ) -> None:
     most = {"max_tokens": 8} if field == "messages" else {"max_output_tokens": 8}
@@ -134,7 +134,7 @@ def of_path(path: str) -> dict[str, Any]:
         ("/v1/messages/count_tokens", False),
     ],
 )
-def test_what_is_left_out_is_told_to_the_caller_behind_the_router(
+def test_what_is_left_out_is_reported_to_the_caller_behind_the_router(
     front: Router, path: str, stream: bool
 ) -> None:
     body = of_path(path)
@@ -158,7 +158,7 @@ def test_a_forced_tool_of_a_host_is_a_400_that_names_the_field(front: Router, pa
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_empty_input_that_asks_for_one_token_is_a_probe(front: Router, stream: bool) -> None:
+def test_an_empty_input_with_a_limit_of_one_token_is_a_probe(front: Router, stream: bool) -> None:
     answer = ask(front, "/v1/responses", {"input": [], "max_output_tokens": 1, "stream": stream})
     assert answer.status_code == 200
     assert '"output_tokens":1' in answer.text

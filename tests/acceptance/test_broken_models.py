@@ -1,4 +1,4 @@
-"""A model whose files are damaged, as those see it who ask for it."""
+"""A model whose files are damaged, as clients see it that request it."""
 
 import asyncio
 from pathlib import Path
@@ -48,8 +48,8 @@ async def test_a_damaged_model_is_shown_refused_with_its_reason_and_deleted(
             for answer in (refused, at_agent):
                 assert (answer.status_code, answer.headers.get("retry-after")) == (503, None)
             assert at_agent.json()["error"]["code"] == "model_broken"
-            (told,) = (await a.client.get("/v1/node/status")).json()["broken"]
-            assert told["name"] == "org/tiny"
+            (broken,) = (await a.client.get("/v1/node/status")).json()["broken"]
+            assert broken["name"] == "org/tiny"
             assert "deleted from a" in await run("models", "rm", "org/tiny", "--node", "a", "--yes")
             assert not folder.exists()
             assert "No node of the fleet has a model" in await run("models")

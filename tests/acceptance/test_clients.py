@@ -41,7 +41,7 @@ def test_a_chat_is_answered(client: openai.OpenAI) -> None:
     assert answer.model == "scripted"
 
 
-def test_a_streamed_chat_says_what_the_collected_one_says_and_ends_with_usage(
+def test_a_streamed_chat_has_the_text_of_the_collected_one_and_ends_with_usage(
     client: openai.OpenAI,
 ) -> None:
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]

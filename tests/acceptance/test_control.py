@@ -1,6 +1,6 @@
-"""What an answer is held to, asked by the clients' own libraries through a router, of a real model.
+"""Constrained answers, requested by the clients' own libraries through a router, of a real model.
 
-The model's weights are random: whatever of its answers is in order was held.
+The model's weights are random: whatever of its answers is in order was constrained.
 """
 
 import json
@@ -182,7 +182,7 @@ def test_a_message_is_parsed_into_a_model(claude: anthropic.Anthropic) -> None:
     assert answer.stop_reason == "end_turn"
 
 
-def test_a_message_is_held_behind_its_thinking(claude: anthropic.Anthropic) -> None:
+def test_a_message_is_constrained_behind_its_thinking(claude: anthropic.Anthropic) -> None:
     answer: Any = claude.messages.create(
         model=MODEL,
         messages=HELLO,
@@ -215,7 +215,7 @@ def test_a_message_is_held_behind_its_thinking(claude: anthropic.Anthropic) -> N
 def test_a_chat_calls_a_tool_where_it_must(
     chat: openai.OpenAI, choice: Any, names: set[str], stream: bool
 ) -> None:
-    asked: Any = {
+    request: Any = {
         "model": MODEL,
         "messages": HELLO,
         "tools": CHAT_TOOLS,
@@ -224,12 +224,12 @@ def test_a_chat_calls_a_tool_where_it_must(
         "max_tokens": MAX_TOKENS,
     }
     if stream:
-        with chat.chat.completions.stream(**asked) as events:
+        with chat.chat.completions.stream(**request) as events:
             for _ in events:
                 pass
             answer: Any = events.get_final_completion()
     else:
-        answer = chat.chat.completions.create(**asked)
+        answer = chat.chat.completions.create(**request)
     assert answer.choices[0].finish_reason == "tool_calls"
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name in names
@@ -237,14 +237,14 @@ def test_a_chat_calls_a_tool_where_it_must(
 
 
 def test_a_streamed_response_calls_the_tool_that_it_must(chat: openai.OpenAI) -> None:
-    asked: Any = {
+    request: Any = {
         "model": MODEL,
         "input": "hello",
         "tools": RESPONSE_TOOLS,
         "tool_choice": {"type": "function", "name": "history"},
         "max_output_tokens": MAX_TOKENS,
     }
-    with chat.responses.stream(**asked) as events:
+    with chat.responses.stream(**request) as events:
         for _ in events:
             pass
         answer: Any = events.get_final_response()
@@ -254,14 +254,14 @@ def test_a_streamed_response_calls_the_tool_that_it_must(chat: openai.OpenAI) ->
 
 
 def test_a_streamed_message_calls_the_tool_that_it_must(claude: anthropic.Anthropic) -> None:
-    asked: Any = {
+    request: Any = {
         "model": MODEL,
         "messages": HELLO,
         "tools": MESSAGE_TOOLS,
         "tool_choice": {"type": "tool", "name": "history"},
         "max_tokens": MAX_TOKENS,
     }
-    with claude.messages.stream(**asked) as events:
+    with claude.messages.stream(**request) as events:
         answer: Any = events.get_final_message()
     assert answer.stop_reason == "tool_use"
     (call,) = answer.content
@@ -284,7 +284,7 @@ def test_a_message_thinks_and_then_calls_some_tool(claude: anthropic.Anthropic) 
     assert_fits(call.input)
 
 
-# --- what cannot be held ---------------------------------------------------------------------
+# --- what cannot be constrained --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -331,7 +331,7 @@ def test_an_impossible_tool_is_named_where_it_must_be_called(claude: anthropic.A
 def test_two_answers_are_streamed_with_the_probabilities_of_their_tokens(
     chat: openai.OpenAI,
 ) -> None:
-    asked: Any = {
+    request: Any = {
         "model": MODEL,
         "messages": HELLO,
         "n": 2,
@@ -340,9 +340,9 @@ def test_two_answers_are_streamed_with_the_probabilities_of_their_tokens(
         "seed": 5,
         "max_tokens": 12,
     }
-    whole = chat.chat.completions.create(**asked)
+    whole = chat.chat.completions.create(**request)
     texts, tokens = {0: "", 1: ""}, {0: 0, 1: 0}
-    for chunk in chat.chat.completions.create(**asked, stream=True):
+    for chunk in chat.chat.completions.create(**request, stream=True):
         for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
             for each in (choice.logprobs and choice.logprobs.content) or ():
@@ -357,7 +357,7 @@ def test_two_answers_are_streamed_with_the_probabilities_of_their_tokens(
     assert all(tokens.values())
 
 
-def test_a_response_tells_the_probabilities_of_its_text(chat: openai.OpenAI) -> None:
+def test_a_response_has_the_probabilities_of_its_text(chat: openai.OpenAI) -> None:
     answer: Any = chat.responses.create(
         model=MODEL,
         input="hello",

@@ -40,7 +40,7 @@ class Command:
         )
 
     def interrupt(self, *, group: bool = True, alone: bool = True, again: bool = False) -> str:
-        """The last line that it says, after Ctrl-C; `alone`, it is the only one. `again`: it goes
+        """The last line that it prints, after Ctrl-C; `alone`, it is the only one. `again`: it goes
         into a system call just now, before which CPython does not see a signal that comes between
         its last look and the call; a person presses again."""
         pid = self.process.pid
@@ -87,8 +87,8 @@ def read(gate: Path) -> Iterator[None]:
 
 @contextmanager
 def silent_server() -> Iterator[tuple[str, threading.Event]]:
-    """Its address, and what is set once it has been asked for something. It never answers."""
-    asked, held = threading.Event(), []
+    """Its address, and what is set once it has received a request. It never answers."""
+    requested, open_ = threading.Event(), []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -97,16 +97,16 @@ def silent_server() -> Iterator[tuple[str, threading.Event]]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                held.append(connection)
+                open_.append(connection)
                 if connection.recv(1):
-                    asked.set()
+                    requested.set()
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}", asked
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", requested
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
-        for each in held:
+        for each in open_:
             each.close()
 
 
@@ -135,10 +135,10 @@ def test_a_command_that_waits_for_the_router(
     tmp_path: Path, arguments: list[str], sentence: str
 ) -> None:
     with (
-        silent_server() as (url, asked),
+        silent_server() as (url, requested),
         command(tmp_path, "router", *arguments, "--router", url) as running,
     ):
-        assert asked.wait(WAIT_S)
+        assert requested.wait(WAIT_S)
         assert running.interrupt(again=True) == f"router: {sentence}"
 
 
@@ -148,10 +148,10 @@ def test_a_command_that_waits_for_the_agent(tmp_path: Path, verb: str) -> None:
     file.write_text('{"model": "m", "prompt": "hi"}')
     rest = {"warm": [str(file)], "bench": ["m"], "cache": ["clear", "--yes"]}[verb]
     with (
-        silent_server() as (url, asked),
+        silent_server() as (url, requested),
         command(tmp_path, "node", verb, *rest, "--url", url) as running,
     ):
-        assert asked.wait(WAIT_S)
+        assert requested.wait(WAIT_S)
         running.interrupt(again=True)
 
 
@@ -180,7 +180,7 @@ def test_a_fleet_that_is_not_up_yet(tmp_path: Path, gate: Path) -> None:
     arguments = ("router", "up", "--port", "0", "--node-port", "0", "--engine", "scripted")
     extra = {"MLX_FLEET_NODE_SCRIPT": str(gate)}
     with command(tmp_path, *arguments, **extra) as running, read(gate):
-        # What takes longer than a moment is told as well.
+        # What takes longer than a moment is printed as well.
         assert (
             running.interrupt(alone=False, again=True) == "router: Stopped before the fleet was up."
         )
@@ -205,7 +205,7 @@ def test_an_import_leaves_nothing(tmp_path: Path, gate: Path, group: bool) -> No
     assert list(models.iterdir()) == []
 
 
-def test_a_pull_says_how_it_goes_on(tmp_path: Path) -> None:
+def test_a_pull_prints_how_it_is_resumed(tmp_path: Path) -> None:
     weights = tmp_path / "node" / "models" / "org--tiny" / "model.safetensors"
     with playing(PlayedHub(stalls=threading.Event())) as url:
         extra = {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "hf")}
@@ -227,5 +227,5 @@ def test_an_examination_of_the_machine(tmp_path: Path, gate: Path, rest: list[st
     extra = {"GATE": str(gate), "PYTHONPATH": str(tmp_path)}
     arguments = ("node", "doctor", *rest, *(("--report", str(tmp_path)) if rest else ()))
     with command(tmp_path, *arguments, "--json", **extra) as running, read(gate):
-        # What the whole examination has found so far is told as it is found.
+        # What the whole examination has found so far is printed as it is found.
         assert running.interrupt(alone=not rest, again=True) == f"node-agent: {STOPPED}"

@@ -58,7 +58,7 @@ def _anthropic(front: Router, key: str = "") -> Iterator[anthropic.Anthropic]:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """One path, asked by its SDK; `ask(front, key, fields)` adds fields to the body."""
+    """One path, called by its SDK; `ask(front, key, fields)` adds fields to the body."""
 
     path: str
     sdk: Any
@@ -263,7 +263,7 @@ def test_a_stored_response_of_another_key_is_not_found(front: Router, other_key:
 
 
 @pytest.mark.parametrize("how", ["delete", "cancel"])
-def test_a_response_that_is_ended_before_it_is_told_is_told_as_cancelled_and_kept(
+def test_a_response_that_is_ended_before_it_is_sent_is_returned_as_cancelled_and_stored(
     front: Router, how: str
 ) -> None:
     with _openai(front) as client, ThreadPoolExecutor(1) as threads:

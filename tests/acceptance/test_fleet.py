@@ -253,7 +253,7 @@ async def leave(front: Router, agent: Agent, phase: str) -> float:
 
 
 async def until_there(agent: Agent, phase: str) -> None:
-    """Until the agent tells that the request, and what it waits behind, has reached it."""
+    """Until the agent reports that the request, and what it waits behind, has reached it."""
     wanted = 2 if phase == "queued" else 1
     async with asyncio.timeout(TIMEOUT_S):
         while True:

@@ -1,4 +1,4 @@
-"""What schedules, keep-alives and pins ask for happens on real agents, once, with moved clocks."""
+"""What schedules, keep-alives and pins define happens on real agents, once, with moved clocks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -143,14 +143,14 @@ class Pair:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    async def told(self, fits: Callable[[ModelStatus], bool]) -> ModelStatus:
-        """What the agent says of its model, once that fits; the router has heard it, too."""
+    async def reported(self, fits: Callable[[ModelStatus], bool]) -> ModelStatus:
+        """What the agent reports of its model, once that fits; the router has received it, too."""
 
         async def ask() -> ModelStatus | None:
             model = (await self.agent.status()).models[0]
             view = self.router.core.fleet.by_name("mac")
-            heard = view.status.models[0] if view and view.status else model
-            return model if fits(model) and fits(heard) else None
+            received = view.status.models[0] if view and view.status else model
+            return model if fits(model) and fits(received) else None
 
         found = await until_told(ask)
         assert isinstance(found, ModelStatus)
@@ -178,17 +178,17 @@ async def test_a_model_that_is_idle_for_its_keep_alive_is_unloaded_once(
     async with pair(tmp_path, monkeypatch) as it:
         assert (await it.agent.chat(max_tokens=2)).status_code == 200
         assert "kept for 10 min" in await it.say("keep-alive", MODEL, "10m")
-        await it.told(lambda model: model.keep_alive_s == 600.0)
+        await it.reported(lambda model: model.keep_alive_s == 600.0)
         it.clock.advance(599)
-        await it.told(lambda model: model.idle_s == 599.0)
+        await it.reported(lambda model: model.idle_s == 599.0)
         await it.agent.chat(max_tokens=2)
         it.clock.advance(599)
-        await it.told(lambda model: model.idle_s == 599.0)
-        assert (await it.told(lambda model: True)).state is ModelState.READY
+        await it.reported(lambda model: model.idle_s == 599.0)
+        assert (await it.reported(lambda model: True)).state is ModelState.READY
         it.clock.advance(1)
-        await it.told(lambda model: model.idle_s == 600.0)
+        await it.reported(lambda model: model.idle_s == 600.0)
         await it.sweep()
-        await it.told(lambda model: model.state is ModelState.ON_DISK)
+        await it.reported(lambda model: model.state is ModelState.ON_DISK)
         it.clock.advance(3600)
         await it.sweep()
         orders = [each for each in await done(it.router.core) if each[1].startswith("model.")]
@@ -200,13 +200,13 @@ async def test_a_pin_reaches_the_agent_and_is_taken_back(
 ) -> None:
     async with pair(tmp_path, monkeypatch, keep_alives=(("", 60.0),)) as it:
         assert "it stays loaded there" in await it.say("pin", MODEL, "--node", "mac")
-        model = await it.told(lambda model: model.pinned and model.state is ModelState.READY)
+        model = await it.reported(lambda model: model.pinned and model.state is ModelState.READY)
         assert model.keep_alive_s == 60.0
         it.clock.advance(3600)
-        await it.told(lambda model: (model.idle_s or 0.0) >= 3600.0)
+        await it.reported(lambda model: (model.idle_s or 0.0) >= 3600.0)
         await it.sweep()
-        assert (await it.told(lambda model: True)).state is ModelState.READY
+        assert (await it.reported(lambda model: True)).state is ModelState.READY
         await it.say("unpin", MODEL, "--node", "mac")
-        await it.told(lambda model: not model.pinned)
+        await it.reported(lambda model: not model.pinned)
         await it.sweep()
-        await it.told(lambda model: model.state is ModelState.ON_DISK)
+        await it.reported(lambda model: model.state is ModelState.ON_DISK)

@@ -1,4 +1,4 @@
-"""Models that come from node to node, and the death of who pulls or gives."""
+"""Models that are copied from node to node, and the death of who pulls or gives."""
 
 import asyncio
 import json
@@ -40,8 +40,8 @@ async def order(to: RunningAgent, command: PullCommand) -> None:
     assert answer.status_code == 202, answer.text
 
 
-async def until_told(node: RunningAgent, what: Callable[[Any], object]) -> Any:
-    """What the node tells of its only model, once that is so."""
+async def until_reported(node: RunningAgent, what: Callable[[Any], object]) -> Any:
+    """What the node reports of its only model, once that is so."""
     async with asyncio.timeout(WAIT_S):
         while True:
             models = (await node.status()).models
@@ -50,7 +50,7 @@ async def until_told(node: RunningAgent, what: Callable[[Any], object]) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def test_an_agent_killed_in_a_pull_goes_on_at_the_byte_when_it_is_asked_again(
+async def test_an_agent_killed_in_a_pull_resumes_at_the_byte_when_the_pull_is_commanded_again(
     tmp_path: Path,
 ) -> None:
     weights = tmp_path / "node" / "models" / "org--tiny" / "model.safetensors"
@@ -71,17 +71,17 @@ async def test_an_agent_killed_in_a_pull_goes_on_at_the_byte_when_it_is_asked_ag
         peer.cut_at = None
         peer.requested.clear()
         async with running(tmp_path / "node", **TEXT) as again:
-            (told,) = (await again.status()).models
-            assert "interrupted" in (told.reason or "")
+            (reported,) = (await again.status()).models
+            assert "interrupted" in (reported.reason or "")
             await order(again, command)
-            await until_told(again, lambda model: model.state == "on_disk")
+            await until_reported(again, lambda model: model.state == "on_disk")
     assert [(path, given) for _, path, given in peer.requested] == [
         ("model.safetensors", f"bytes={here}-")
     ]
     assert weights.read_bytes() == FILES["model.safetensors"]
 
 
-async def test_a_source_killed_in_a_copy_is_told_and_the_copy_goes_on_later(
+async def test_a_source_killed_in_a_copy_is_reported_and_the_copy_is_resumed_later(
     tmp_path: Path,
 ) -> None:
     # More than the sockets between the two can hold.
@@ -93,7 +93,7 @@ async def test_a_source_killed_in_a_copy_is_told_and_the_copy_goes_on_later(
             await order(b, PullCommand("org/tiny", peer=Peer(a.url, shared(a))))
             await asyncio.to_thread(until, target.exists)
             a.running.kill()
-        stuck = await until_told(b, lambda model: model.reason)
+        stuck = await until_reported(b, lambda model: model.reason)
         assert stuck.state == "pulling"
         assert "resumes the pull" in stuck.reason
         here = target.stat().st_size
@@ -103,7 +103,7 @@ async def test_a_source_killed_in_a_copy_is_told_and_the_copy_goes_on_later(
             given = msgspec.json.decode(answer.content, type=Share)
             url = f"http://127.0.0.1:{a_again.port}"
             await order(b, PullCommand("org/tiny", peer=Peer(url, given)))
-            await until_told(b, lambda model: model.state == "on_disk")
+            await until_reported(b, lambda model: model.state == "on_disk")
     assert target.read_bytes() == safetensors(weights)
 
 

@@ -71,7 +71,7 @@ _CALLS: tuple[Call, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model says in one turn."""
+    """What the model generates in one turn."""
 
     reasoning: str
     text: str
@@ -79,7 +79,7 @@ class Turn:
 
 
 def _turn(number: int) -> Turn:
-    """Every third turn calls two tools, every second one says something besides."""
+    """Every third turn calls two tools, every second one has text besides."""
     calls = [_CALLS[number % len(_CALLS)]]
     if number % 3 == 2:
         calls.append(("run", {"command": f"step {number}"}))
@@ -110,8 +110,8 @@ def _xml_call(name: str, arguments: dict[str, Any]) -> str:
 def _outputs(spell: Callable[[str, dict[str, Any]], str]) -> list[str]:
     outputs = []
     for turn in SESSION:
-        said = [turn.text, *(spell(name, arguments) for name, arguments in turn.calls)]
-        answer = "\n".join(each for each in said if each)
+        pieces = [turn.text, *(spell(name, arguments) for name, arguments in turn.calls)]
+        answer = "\n".join(each for each in pieces if each)
         outputs.append(f"<think>\n{turn.reasoning}\n</think>\n\n{answer}")
     return outputs
 
@@ -132,7 +132,7 @@ def _fleet(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a request took: as its answer says, and as the usage table does."""
+    """What a request took: as its answer reports, and as the usage table does."""
 
     request_id: str
     reason: str
@@ -160,9 +160,9 @@ def _usage(front: Router, count: int) -> set[Account]:
         time.sleep(0.2)
 
 
-def _check(said: list[Turn], accounts: list[Account], front: Router) -> None:
-    assert said == list(SESSION)
-    for turn in said:
+def _check(parsed: list[Turn], accounts: list[Account], front: Router) -> None:
+    assert parsed == list(SESSION)
+    for turn in parsed:
         assert not [mark for mark in MARKUP if mark in turn.text + turn.reasoning]
     lengths = [account.prompt_tokens for account in accounts]
     assert lengths == sorted(set(lengths))
@@ -186,7 +186,7 @@ def _message(
         return stream.get_final_message(), text
 
 
-def _told(message: anthropic.types.Message) -> Turn:
+def _parsed(message: anthropic.types.Message) -> Turn:
     thinking = "".join(each.thinking for each in message.content if each.type == "thinking")
     text = "".join(each.text for each in message.content if each.type == "text")
     uses = [each for each in message.content if each.type == "tool_use"]
@@ -207,18 +207,18 @@ def _message_account(message: anthropic.types.Message) -> Account:
 
 def test_twenty_turns_of_the_anthropic_sdk_are_structured_calls_only(tmp_path: Path) -> None:
     messages: list[Any] = [{"role": "user", "content": "Do all twenty steps."}]
-    said: list[Turn] = []
+    parsed: list[Turn] = []
     accounts = []
     with (
         _fleet(tmp_path, "qwen3_coder", _xml_call) as front,
         anthropic.Anthropic(base_url=front.url, api_key=front.key, max_retries=0) as client,
     ):
-        while not said or said[-1].calls:
+        while not parsed or parsed[-1].calls:
             message, text = _message(client, messages)
-            said.append(_told(message))
+            parsed.append(_parsed(message))
             accounts.append(_message_account(message))
-            assert text == said[-1].text
-            assert message.stop_reason == ("tool_use" if said[-1].calls else "end_turn")
+            assert text == parsed[-1].text
+            assert message.stop_reason == ("tool_use" if parsed[-1].calls else "end_turn")
             messages.append({"role": "assistant", "content": message.content})
             results = [
                 {"type": "tool_result", "tool_use_id": each.id, "content": f"<ok> {each.name}"}
@@ -226,7 +226,7 @@ def test_twenty_turns_of_the_anthropic_sdk_are_structured_calls_only(tmp_path: P
                 if each.type == "tool_use"
             ]
             messages.append({"role": "user", "content": results})
-        _check(said, accounts, front)
+        _check(parsed, accounts, front)
 
 
 # --- OpenAI ----------------------------------------------------------------------------------
@@ -261,24 +261,24 @@ def _chat_account(answer: openai.types.chat.ChatCompletion) -> Account:
 
 def test_twenty_turns_of_the_openai_sdk_are_structured_calls_only(tmp_path: Path) -> None:
     messages: list[Any] = [{"role": "user", "content": "Do all twenty steps."}]
-    said: list[Turn] = []
+    parsed: list[Turn] = []
     accounts = []
     with (
         _fleet(tmp_path, "hermes", _hermes_call) as front,
         openai.OpenAI(base_url=front.url + "/v1", api_key=front.key, max_retries=0) as client,
     ):
-        while not said or said[-1].calls:
-            answer = _completion(client, messages, stream=len(said) % 2 == 0)
+        while not parsed or parsed[-1].calls:
+            answer = _completion(client, messages, stream=len(parsed) % 2 == 0)
             (choice,) = answer.choices
             message = choice.message.model_dump(exclude_none=True)
             calls = message.get("tool_calls", [])
             functions = [each["function"] for each in calls]
-            told = tuple((each["name"], json.loads(each["arguments"])) for each in functions)
-            said.append(Turn(message["reasoning_content"], message.get("content", ""), told))
+            named = tuple((each["name"], json.loads(each["arguments"])) for each in functions)
+            parsed.append(Turn(message["reasoning_content"], message.get("content", ""), named))
             accounts.append(_chat_account(answer))
-            assert choice.finish_reason == ("tool_calls" if told else "stop")
+            assert choice.finish_reason == ("tool_calls" if named else "stop")
             messages.append({"role": "assistant", **message})
             messages += [
                 {"role": "tool", "tool_call_id": each["id"], "content": "<ok>"} for each in calls
             ]
-        _check(said, accounts, front)
+        _check(parsed, accounts, front)

@@ -38,13 +38,13 @@ def front(tmp_path: Path) -> object:
         yield running
 
 
-def test_a_second_router_on_the_same_registry_says_so(front: Router, tmp_path: Path) -> None:
+def test_a_second_router_on_the_same_registry_reports_it(front: Router, tmp_path: Path) -> None:
     second = run_cli("router", tmp_path, "serve", "--port", "0")
     assert second.returncode == 2
     assert "registry" in one_line(second.stderr)
 
 
-def test_a_port_in_use_says_so(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for module in ("router", "node.cli"):
@@ -104,7 +104,7 @@ def test_a_wrong_address_a_wrong_token_and_a_taken_name_have_their_own_sentences
         assert "node1" in one_line(taken.stderr)
 
 
-def test_an_engine_that_is_killed_fails_its_request_and_comes_back(tmp_path: Path) -> None:
+def test_an_engine_that_is_killed_fails_its_request_and_is_restarted(tmp_path: Path) -> None:
     with fleet(tmp_path, {"token_interval_s": 0.05}) as (front, agents):
         body = {
             "model": "scripted",

@@ -1,5 +1,5 @@
 """Everything here meets a fault. Most tests have the router in their own loop, before nodes that do
-what a script says; where processes matter, all share one fleet of them."""
+what is in a script; where processes matter, all share one fleet of them."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

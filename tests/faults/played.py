@@ -1,6 +1,6 @@
 """A node whose models come and go, in a time that a test sets: supervisor, turns, wishes, caretaker
 and pulls of an agent as they are, over engines and downloads that are played. A witness keeps its
-own account of what happens, and says at each step what must never be."""
+own account of what happens, and fails at each step on what must never be."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class PlayedEngine:
         await self.node.take(HOPS)
 
     def set_pressure(self, _level: Pressure) -> None:
-        """Does as it is told."""
+        """Always as set."""
 
     async def stop(self, _grace_s: float) -> int:
         self.node.witness.on_stop(self)
@@ -156,7 +156,7 @@ def _end(row: asyncio.Future[None], failure: EngineDied | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An unload that somebody asks for."""
+    """An unload that is commanded."""
 
     model: str
     generation: int | None = None
@@ -201,8 +201,8 @@ class Witness:
         self.engines = [each for each in self.engines if each.is_here]
         assert all(each.model != engine.model for each in self.engines), "two engines of a model"
         assert self._node.store.find(engine.model) is not None, "a model that is not there"
-        held_bytes = sum(each.bytes for each in self.engines)
-        assert held_bytes + engine.bytes <= self._node.budget_bytes, "more memory than there is"
+        used_bytes = sum(each.bytes for each in self.engines)
+        assert used_bytes + engine.bytes <= self._node.budget_bytes, "more memory than there is"
         self.engines.append(engine)
         self.seen["load"] += 1
 
@@ -274,7 +274,7 @@ class Witness:
 
 
 class PlayedStore(ScriptedStore):
-    """A disk to which models come, and from which they go."""
+    """A disk to which models are pulled, and from which they are deleted."""
 
     def __init__(self) -> None:
         super().__init__((), ModelFormats())
@@ -343,7 +343,7 @@ class PlayedNode:
         self.witness.states.clear()
         self.pins: dict[str, set[str]] = {"": set(self.settings.pins)}
         self.rests: dict[str, bool] = {}
-        """By router, as told last."""
+        """By router, as reported last."""
         kind = EngineKind(self.settings, MACHINE)
         hooks = Hooks(self.on_change)
         self.residency = ResidencyPolicy(self.settings)
@@ -363,7 +363,7 @@ class PlayedNode:
         await self.supervisor.close(1.0)
         assert not any(engine.is_here for engine in self.witness.engines)
 
-    # --- what it tells ---
+    # --- what it reports ---
 
     def on_change(self) -> None:
         status = self.status()
@@ -391,7 +391,7 @@ class PlayedNode:
         is_resting = any(self.rests.values())
         return not is_resting and any(model in pins for pins in self.pins.values())
 
-    # --- what it is asked ---
+    # --- its commands ---
 
     async def take(self, choices: tuple[float, ...]) -> None:
         """Turns of the loop, or seconds."""

@@ -35,7 +35,7 @@ class PlayedRouter:
         self.node = node
         self.fleet = Fleet(clock=node.clock.time)
         self.fleet.add(node_record("http://n", node_id=NODE_ID))
-        self.said: deque[NodeStatus] = deque()
+        self.statuses: deque[NodeStatus] = deque()
         self.requests: set[asyncio.Task[None]] = set()
         self.changes = 0
         """Of what an admin wants of the node."""
@@ -49,7 +49,7 @@ class PlayedRouter:
             clock=node.clock.time,
         )
         self.lifecycle = Lifecycle(parts)
-        node.listeners.append(self.said.append)
+        node.listeners.append(self.statuses.append)
 
     @property
     def view(self) -> NodeView:
@@ -59,18 +59,18 @@ class PlayedRouter:
 
     # --- what it does ---
 
-    def hear(self, count: int = 99) -> None:
-        """Some of what the node has said, the oldest first; then it brings about what it wants."""
-        for _ in range(min(count, len(self.said))):
-            self.fleet.on_status(NODE_ID, self.said.popleft())
+    def receive(self, count: int = 99) -> None:
+        """Some of what the node has reported, the oldest first; then it reconciles."""
+        for _ in range(min(count, len(self.statuses))):
+            self.fleet.on_status(NODE_ID, self.statuses.popleft())
         if self.node.chance.random() < 0.3:
             self.check_plan()
         self.lifecycle.reconcile()
 
     def connect(self) -> None:
-        """Anew: what was said to it before is lost."""
-        self.said.clear()
-        self.said.append(self.node.status())
+        """Anew: what was sent to it before is lost."""
+        self.statuses.clear()
+        self.statuses.append(self.node.status())
 
     def set_state(self, state: str) -> None:
         self.changes += 1

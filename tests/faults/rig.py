@@ -102,7 +102,7 @@ def chat(model: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
 
 
 async def until(ready: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
-    """What `ready` says, once that is true."""
+    """What `ready` returns, once that is true."""
     deadline_s = time.monotonic() + wait_s
     while not (found := ready()):
         assert time.monotonic() < deadline_s, "it did not come to that"
@@ -111,7 +111,7 @@ async def until(ready: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
 
 
 async def until_told(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) -> Any:
-    """What `ask` is told, once that is true."""
+    """What `ask` returns, once that is true."""
     deadline_s = time.monotonic() + wait_s
     while not (found := await ask()):
         assert time.monotonic() < deadline_s, "it did not come to that"
@@ -120,7 +120,7 @@ async def until_told(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) 
 
 
 async def usage_reason(front: Router, request_id: str) -> str:
-    """How a request ended, as its usage row says, once there is one."""
+    """How a request ended, as its usage row reports, once there is one."""
     return str((await until(lambda: _usage(front, "request_id", request_id)))[0])
 
 

@@ -60,13 +60,13 @@ async def test_fault_39_no_agent_sees_what_a_caller_shows_the_router(
     shared.forget("swift")
     assert await send(shared.port, path, shared.front.key, "swift") == 200
     (record,) = shared.records("swift")
-    told = json.dumps(record["headers"])
-    assert SECRET not in told and shared.front.key not in told
+    sent = json.dumps(record["headers"])
+    assert SECRET not in sent and shared.front.key not in sent
     names = {name for name, _ in record["headers"]}
     assert names & set(SHOWN) == set()
     # Its own credential is the only one there.
-    held = dict(record["headers"])["authorization"]
-    assert held == f"Bearer {shared.agents['swift'].token}"
+    credential = dict(record["headers"])["authorization"]
+    assert credential == f"Bearer {shared.agents['swift'].token}"
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -82,8 +82,8 @@ async def test_a_foreign_server_does_not_see_it_either(
     node = await start_node(script)
     await router.add(node, kind="openai")
     assert await send(router.port, path, router.key, "m") == 200
-    asked = [each for each in node.requests if each.target == path]
-    told = json.dumps([[each.target, each.headers] for each in asked])
-    assert len(asked) == 1 and SECRET not in told and router.key not in told
-    assert not {name.lower() for name, _ in asked[0].headers} & (set(SHOWN) - {"user-agent"})
-    assert asked[0].header("authorization") == "Bearer secret", "its own credential is not there"
+    received = [each for each in node.requests if each.target == path]
+    sent = json.dumps([[each.target, each.headers] for each in received])
+    assert len(received) == 1 and SECRET not in sent and router.key not in sent
+    assert not {name.lower() for name, _ in received[0].headers} & (set(SHOWN) - {"user-agent"})
+    assert received[0].header("authorization") == "Bearer secret", "its own credential is not there"

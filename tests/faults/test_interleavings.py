@@ -56,7 +56,7 @@ PATIENCE = 100
 
 
 class World:
-    """A node, its routers, and all that is asked of them."""
+    """A node, its routers, and all their commands."""
 
     def __init__(self, seed: int, clock: SetClock) -> None:
         self.chance = Random(seed)
@@ -111,7 +111,7 @@ class World:
         await self.node.look_after()
 
     async def watch(self) -> None:
-        """Routers come back, or have all gone."""
+        """Routers reconnect, or have all gone."""
         self.node.is_watched = self.chance.random() < 0.5
 
     async def want(self) -> None:
@@ -129,16 +129,16 @@ class World:
         await self.node.take((*HOPS, 0.1, 10.0))
         router.set_state(ACTIVE)
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         if self.chance.random() < 0.5:
             self.node.on_change()  # its heartbeat
-        self.router.hear(self.chance.choice((1, 3, 99)))
+        self.router.receive(self.chance.choice((1, 3, 99)))
 
     async def sweep(self) -> None:
         await self.router.sweep()
 
     async def pull(self) -> None:
-        """A model comes, or goes again."""
+        """A model is added, or deleted again."""
         disk = self.node.disk
         with contextlib.suppress(NodeError):
             match self.chance.randrange(4):
@@ -209,7 +209,7 @@ class World:
         self.node.supervisor.set_pressure(Pressure.NONE)
         self.node.on_change()
         for router in self.routers:
-            router.hear()
+            router.receive()
         await self.node.look_after()
         await asyncio.sleep(SETTLE_S)
         self.check()
@@ -261,7 +261,7 @@ EVENTS = (
     (World.want, 2),
     (World.set_state, 1),
     (World.drain, 0.5),
-    (World.hear, 4),
+    (World.receive, 4),
     (World.sweep, 2),
     (World.pull, 2),
     (World.press, 0.5),

@@ -1,6 +1,6 @@
 """Processes that are killed, or stopped, in the middle of a load, an unload, a pull, a drain or an
-answer: what is told after that is true within `TRUE_S`, and no process is left. Routers and agents,
-whose starts take long, are in the middle of all four when they are killed."""
+answer: what is reported after that is true within `TRUE_S`, and no process is left. Routers and
+agents, whose starts take long, are in the middle of all four when they are killed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from tests.router.leases import open_leases
 
 TRUE_S = 2.0
 FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(range(256)) * 48_000)}
-HELD_BYTES = 500_000
+WITHHELD_BYTES = 500_000
 ALL_AT_ONCE = {
     "m": ModelState.LOADING,
     "serving": ModelState.READY,
@@ -117,8 +117,8 @@ def states(each: Agent) -> dict[str, str]:
 
 
 async def in_state(each: Agent, *wanted: ModelState, wait_s: float = WAIT_S) -> str:
-    told = await until(lambda: (s := states(each)["m"]) in wanted and s, wait_s)
-    return str(told)
+    state = await until(lambda: (s := states(each)["m"]) in wanted and s, wait_s)
+    return str(state)
 
 
 def order(each: Agent, path: str, model: str = "m") -> asyncio.Task[httpx.Response]:
@@ -172,8 +172,8 @@ async def test_an_engine_killed_while_it_loads_fails_who_waits_and_loads_again(n
     await all_gone(killed)
     status = node.get("/fleet/status")
     assert status["memory_leased_bytes"] == 0
-    (told,) = (each for each in status["models"] if each["name"] == "m")
-    assert told["reason"]
+    (failed,) = (each for each in status["models"] if each["name"] == "m")
+    assert failed["reason"]
     refused = await answer(node)
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) <= LOAD_COOL_DOWN_S
     await loaded(node)
@@ -309,7 +309,7 @@ class Front:
         answer.raise_for_status()
 
     async def order(self, path: str, **fields: str) -> httpx.Response:
-        """What an admin tells the router to do."""
+        """What an admin commands the router to do."""
         async with httpx.AsyncClient(
             headers=admin(self.router), timeout=4 * WAIT_S, verify=NO_TLS
         ) as client:
@@ -384,18 +384,18 @@ class Peer:
         """The rest of a file."""
         path = parse_qs(urlsplit(request.target).query)["path"][0]
         data, begin = FILES[path], int((request.header("range") or "bytes=0-")[6:-1])
-        told = {"content_range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
-        held = min(len(data) - begin, HELD_BYTES)
-        whole = answer_bytes(data[begin:], "206 Partial Content", **told)
-        await request.write(whole[:-held])
+        headers = {"content_range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
+        withheld = min(len(data) - begin, WITHHELD_BYTES)
+        whole = answer_bytes(data[begin:], "206 Partial Content", **headers)
+        await request.write(whole[:-withheld])
         if path.endswith(".safetensors"):
             await self.go_on.wait()
-        await request.write(whole[-held:])
+        await request.write(whole[-withheld:])
 
     def ranges(self) -> list[str | None]:
-        """What was asked of the weights."""
-        asked = [each for each in self.node.requests if "safetensors" in each.target]
-        return [each.header("range") for each in asked]
+        """What was requested of the weights."""
+        requests = [each for each in self.node.requests if "safetensors" in each.target]
+        return [each.header("range") for each in requests]
 
 
 @dataclass
@@ -408,7 +408,7 @@ class AtOnce:
     peer: Peer
 
     async def over(self) -> None:
-        """Whoever ordered has heard that it failed."""
+        """Whoever ordered has received that it failed."""
         for task in self.orders:
             await asyncio.wait({task})
             assert task.exception() is not None or task.result().is_error
@@ -432,7 +432,7 @@ async def at_once(front: Front, start_node: StartNode) -> AsyncIterator[AtOnce]:
         yield AtOnce(command, orders, peer)
 
 
-async def test_a_router_killed_while_a_node_loads_unloads_pulls_and_is_drained_knows_what_is_true(
+async def test_a_router_killed_while_a_node_loads_unloads_pulls_and_drains_has_the_true_state(
     front: Front, start_node: StartNode
 ) -> None:
     node = front.place.agent
@@ -456,7 +456,7 @@ async def test_a_router_killed_while_a_node_loads_unloads_pulls_and_is_drained_k
     shutil.rmtree(front.place.weights.parent)
 
 
-async def test_an_agent_killed_while_it_loads_unloads_pulls_and_is_drained_tells_what_is_true(
+async def test_an_agent_killed_while_it_loads_unloads_pulls_and_drains_reports_the_true_state(
     front: Front, start_node: StartNode
 ) -> None:
     async with at_once(front, start_node) as works:

@@ -40,7 +40,7 @@ async def seen(fleet: Fleet, name: str) -> dict[str, Any]:
 
 
 async def leave_and_measure(fleet: Fleet, name: str, call: Call) -> dict[str, Any]:
-    """Leaves; the node must hear of it in time, and end its work. Its record of the request."""
+    """Leaves; the node must notice it in time, and end its work. Its record of the request."""
     await seen(fleet, name)
     left_s = call.leave()
     await until(lambda: fleet.records(name)[0]["client_left_monotonic_s"])
@@ -91,7 +91,7 @@ async def test_a_client_that_leaves_the_queue_is_gone_from_it(fleet: Fleet) -> N
     for holder in holders:
         await holder.caller.head()
     waiting = await fleet.post("swift", stream=True)
-    # As long as the two go on, a third one that comes to the node would be a fault of the router.
+    # As long as the two go on, a third one that arrives at the node would be a fault of the router.
     behind = await fleet.post("swift", stream=True)
     await until(lambda: queued(fleet) == 2)
     waiting.leave()
@@ -192,7 +192,7 @@ async def test_fault_06_every_model_answers_after_many_streams_that_were_left(
     await until(lambda: sockets(fleet.front.running.pid) <= before)
 
 
-async def test_a_caller_that_stops_reading_and_leaves_holds_nothing(
+async def test_a_caller_that_stops_reading_and_leaves_keeps_nothing_open(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def flood(request: Request) -> None:

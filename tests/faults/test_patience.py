@@ -1,4 +1,4 @@
-"""Reports 19 and 23, of which only time shows whether they come true: in a time that is moved."""
+"""Reports 19 and 23, of which only time shows whether they occur: in a time that is moved."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_fault_19_who_waits_for_the_other_model_waits_no_longer_than_is_set(
     play: Callable[..., None],
 ) -> None:
-    play(ask_for_both, BUDGETS_BYTES[0])
+    play(request_both, BUDGETS_BYTES[0])
 
 
-async def ask_for_both(node: PlayedNode, clock: SetClock) -> None:
-    """One is asked for all the time, the other now and then."""
+async def request_both(node: PlayedNode, clock: SetClock) -> None:
+    """One is requested all the time, the other now and then."""
     rounds = 5
 
-    async def go_on_asking(hold_s: float) -> None:
+    async def go_on_requesting(hold_s: float) -> None:
         while True:
             await node.request("a", hold_s)
 
-    busy = [asyncio.create_task(go_on_asking(hold_s)) for hold_s in HOLDS_S]
+    busy = [asyncio.create_task(go_on_requesting(hold_s)) for hold_s in HOLDS_S]
     for _ in range(rounds):
         await asyncio.sleep(ROUND_S)
         begun_s = clock.now_s
@@ -109,7 +109,7 @@ def test_fault_23_what_is_loaded_by_hand_goes_by_itself_and_what_is_pinned_stays
             await node.look_after()
             if is_watched:
                 node.on_change()
-                router.hear()
+                router.receive()
                 await router.sweep()
         gone_s = clock.now_s - ready_s
         assert KEEP_ALIVE_S <= gone_s <= max(KEEP_ALIVE_S, UNWATCHED_S) + 4 * ROUND_S

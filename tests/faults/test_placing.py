@@ -137,7 +137,7 @@ async def test_fault_29_what_is_not_routed_to_is_not_shown_as_healthy(
     assert place["failing"] is True
 
 
-# --- nodes that go and come ---
+# --- nodes that disconnect ----
 
 
 def first_word(name: str, instance_id: str = "i1") -> tuple[StatusEvent]:
@@ -161,7 +161,7 @@ async def test_fault_30_a_model_whose_node_is_silent_is_not_unknown(
 
 
 @pytest.mark.usefixtures("quick")
-async def test_fault_31_a_node_that_comes_back_is_used_again(
+async def test_fault_31_a_node_that_reconnects_is_used_again(
     router: RunningRouter, add_node: AddNode
 ) -> None:
     node = await add_node(router, "a", whole)
@@ -174,7 +174,7 @@ async def test_fault_31_a_node_that_comes_back_is_used_again(
         assert await answer_of(router) == (200, "a")
 
 
-async def test_a_router_that_comes_back_finds_its_nodes(
+async def test_a_router_that_restarts_finds_its_nodes(
     tmp_path: Path, start_node: StartNode
 ) -> None:
     node = await start_node(whole, first_events=first_word("a"))
@@ -215,14 +215,14 @@ async def test_fault_32_nothing_goes_to_a_node_that_has_started_anew_since_it_wa
     place = router.core.dispatcher.place
     left: list[str] = []
 
-    async def place_and_hear(ticket: Ticket) -> Lease:
+    async def place_and_restart(ticket: Ticket) -> Lease:
         lease = await place(ticket)
         anew = node_status(model_status("other"), node_id=lease.node_id, instance_id="i2")
         router.core.fleet.on_status(lease.node_id, anew)
         left.append(lease.node_id)
         return lease
 
-    monkeypatch.setattr(router.core.dispatcher, "place", place_and_hear)
+    monkeypatch.setattr(router.core.dispatcher, "place", place_and_restart)
     status, name = await answer_of(router)
     assert status == 200 and left != [f"id-{name}"]
     assert asked(nodes[left[0]], nodes[f"id-{name}"]) == [0, 1]
@@ -323,16 +323,16 @@ async def test_fault_35_a_common_system_prompt_does_not_pin_all_users_to_one_nod
     texts = [f"user {n}: " + f"word{n} " * 1000 for n in range(8)]
     async with real_nodes(router, tmp_path, "ab", prefill_s_per_token=0.0002, max_rows=4):
         assert (await answer_of(router, turns(system, "first")))[0] == 200
-        told = await asyncio.gather(*(answer_of(router, turns(system, text)) for text in texts))
-        share = Counter(node for _, node in told)
+        answers = await asyncio.gather(*(answer_of(router, turns(system, text)) for text in texts))
+        share = Counter(node for _, node in answers)
         assert set(share) == {"a", "b"} and min(share.values()) >= 2, share
-        # And each comes back to where its own part is.
-        for (_, node), text in zip(told[:4], texts, strict=False):
+        # And each goes back to where its own part is.
+        for (_, node), text in zip(answers[:4], texts, strict=False):
             assert await answer_of(router, turns(system, text, "more")) == (200, node)
 
 
 def known(router: RunningRouter) -> int:
-    """Prefixes that the router has been told of."""
+    """Prefixes that were reported to the router."""
     return sum(router.core.prefixes.entries_by_node().values())
 
 
@@ -346,12 +346,12 @@ async def test_fault_36_a_session_stays_where_it_is_from_its_first_turn_worth_it
     async with real_nodes(router, tmp_path, "abc", prefill_s_per_token=0.0002):
         for number in range(3):
             texts, served = [f"short {number}"], []
-            # The last one does not say that it is a session.
+            # The last one has no session field.
             hint = {"x_session_id": f"s{number}"} if number < 2 else {}
             for turn in range(4):
                 before = known(router)
                 served.append(await answer_of(router, turns("Be brief.", *texts), **hint))
-                # Nodes tell a little later what they hold.
+                # Nodes report a little later what they have cached.
                 await more_known(router, before)
                 texts.append(f"turn {turn} " + "word " * 300)
             # However short the first one was.

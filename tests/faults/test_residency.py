@@ -28,11 +28,11 @@ CHAT_PATH = "/v1/chat/completions"
 
 @dataclass
 class Loads:
-    """What an agent tells of its models' loads."""
+    """What an agent reports of its models' loads."""
 
     begun: Counter[str] = field(default_factory=Counter)
     begun_s: list[float] = field(default_factory=list)
-    """As the agent tells it, since its events may be late."""
+    """As the agent reports it, since its events may be late."""
     ready: Counter[str] = field(default_factory=Counter)
     _states: dict[str, ModelState] = field(default_factory=dict)
 
@@ -153,11 +153,11 @@ async def test_fault_18_two_models_at_once_are_both_answered(
     script = Script(models=AB, token_interval_s=0.02)
     async with node(router, tmp_path / "n", script, **settings) as it:
         async with asyncio.timeout(2 * WAIT_S):
-            told = await asyncio.gather(
+            answers = await asyncio.gather(
                 *(ask(router, model, stream=True, max_tokens=10) for model in "abab")
             )
-        assert [status for status, _ in told] == [200] * 4
-        assert all(body.rstrip().endswith(b"data: [DONE]") for _, body in told)
+        assert [status for status, _ in answers] == [200] * 4
+        assert all(body.rstrip().endswith(b"data: [DONE]") for _, body in answers)
         states = [(await it.model(name)).state for name in "ab"]
         assert states.count(ModelState.READY) == 1, "there was room for both"
 
@@ -223,7 +223,7 @@ async def test_fault_21_fifty_first_requests_are_one_load_on_each_node(
         assert all(each.loads.begun["b"] == 0 for each in nodes)
 
 
-async def test_fault_23_what_is_loaded_goes_by_itself_or_says_that_it_is_pinned(
+async def test_fault_23_what_is_loaded_is_unloaded_by_itself_or_reported_as_pinned(
     router: RunningRouter, tmp_path: Path
 ) -> None:
     async with node(router, tmp_path / "n") as it:
@@ -248,7 +248,7 @@ async def test_fault_24_no_other_model_answers_for_one_that_is_not_there(
         assert it.loads.begun == {"a": 1}
 
 
-async def test_fault_25_requests_that_come_at_any_time_of_a_load_are_answered(
+async def test_fault_25_requests_that_arrive_at_any_time_of_a_load_are_answered(
     router: RunningRouter, tmp_path: Path
 ) -> None:
     async with node(router, tmp_path / "n", Script(models=AB, load_delay_s=0.3)) as it:

@@ -61,8 +61,8 @@ async def test_fault_07_a_long_prefill_is_no_silence(
     caller = await impatient.post({**body, "stream": True}, path)
     assert await caller.head() == 200
     for _ in range(3):
-        said = await caller.chunk()
-        assert said.startswith(b":") or b"event: ping" in said
+        chunk = await caller.chunk()
+        assert chunk.startswith(b":") or b"event: ping" in chunk
     assert [each.target for each in node.requests].count(path) == 1
 
 
@@ -251,7 +251,7 @@ async def test_fault_12_a_long_stream_arrives_whole_however_slowly_it_is_read(
     assert await caller.body() == b"".join(sent)
 
 
-async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
+async def test_fault_13_a_node_that_never_answers_delays_no_other(
     router: RunningRouter,
     add_node: AddNode,
     start_node: StartNode,
@@ -260,7 +260,7 @@ async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
     assert CONNECT_TIMEOUT_S <= 5.0
     monkeypatch.setattr(upstream_module, "CONNECT_TIMEOUT_S", 0.5)
     silent = await add_node(router, "a", hang)
-    held = [await router.post(WHOLE) for _ in range(64)]
+    waiting = [await router.post(WHOLE) for _ in range(64)]
     await until(lambda: asked(silent)[0] >= 8)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         # Its system takes connections and nobody reads them, so that no TLS begins.
@@ -277,7 +277,7 @@ async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
                 assert await caller.head() == 200
         async with asyncio.timeout(WAIT_S):
             assert "deaf took no connection" in (await unheard.error())["message"]
-    for caller in held:
+    for caller in waiting:
         caller.leave()
     await router.idle()
 
