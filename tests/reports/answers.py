@@ -1,4 +1,4 @@
-"""Asks an agent in each dialect, streamed and not, and tells what a client understands."""
+"""Requests of each dialect to an agent, streamed and not, and what a client understands."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from tests.node.serving import RunningAgent, data_of
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that a client was told."""
+    """A call that a client received."""
 
     name: str
     arguments: str
@@ -48,7 +48,7 @@ class Answer:
         """Ids of calls are each answer's own."""
         return replace(self, calls=tuple(replace(call, call_id="") for call in self.calls))
 
-    def said(self) -> tuple[str, str, list[tuple[str, Any]]]:
+    def content_and_calls(self) -> tuple[str, str, list[tuple[str, Any]]]:
         """(content, reasoning, calls)."""
         calls = [(call.name, json.loads(call.arguments)) for call in self.calls]
         return self.content, self.reasoning, calls
@@ -86,12 +86,12 @@ async def chat(
     ]
     body: Fields = {"messages": [{"role": "user", "content": "hello"}], "tools": listed or None}
     body |= {"stream": stream, "stream_options": {"include_usage": True} if stream else None}
-    told = _read(await post(agent, "/v1/chat/completions", body | fields), stream=stream)
-    return _chat_stream(told) if stream else _chat_whole(told)
+    read = _read(await post(agent, "/v1/chat/completions", body | fields), stream=stream)
+    return _chat_stream(read) if stream else _chat_whole(read)
 
 
-def _chat_whole(told: Any) -> Answer:
-    (choice,) = told["choices"]
+def _chat_whole(body: Any) -> Answer:
+    (choice,) = body["choices"]
     message = choice["message"]
     calls = [
         Call(call["function"]["name"], call["function"]["arguments"], call["id"])
@@ -103,19 +103,19 @@ def _chat_whole(told: Any) -> Answer:
         message.get("reasoning_content", ""),
         calls,
         choice["finish_reason"],
-        _chat_usage(told["usage"]),
+        _chat_usage(body["usage"]),
     )
 
 
-def _chat_stream(told: list[Any]) -> Answer:
-    *chunks, last, done = told
+def _chat_stream(events: list[Any]) -> Answer:
+    *chunks, last, done = events
     assert done == "[DONE]"
     assert last["choices"] == []
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     deltas = [choice["delta"] for choice in choices]
     assert [delta.get("role") for delta in deltas if "role" in delta] == ["assistant"]
     assert not any(value is None for delta in deltas for value in delta.values())
-    # Nothing is said in or behind the chunk that ends the answer.
+    # Nothing is sent in or behind the chunk that ends the answer.
     finish = [choice["finish_reason"] for choice in choices]
     assert finish[:-1] == [None] * (len(finish) - 1)
     assert deltas[-1] == {}
@@ -164,10 +164,10 @@ async def messages(
     listed = [{"name": name, "input_schema": schema} for name, schema in (tools or {}).items()]
     body: Fields = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 9999}
     body |= {"tools": listed or None, "stream": stream}
-    told = _read(await post(agent, "/v1/messages", body | fields), stream=stream)
+    read = _read(await post(agent, "/v1/messages", body | fields), stream=stream)
     if stream:
-        return _message_stream(told)
-    return _message(told["content"], told["stop_reason"], told["usage"])
+        return _message_stream(read)
+    return _message(read["content"], read["stop_reason"], read["usage"])
 
 
 def _message(blocks: list[Any], finish: str, usage: Any) -> Answer:
@@ -245,15 +245,15 @@ async def responses(
         for name, schema in (tools or {}).items()
     ]
     body: Fields = {"input": "hello", "tools": listed or None, "stream": stream, "store": False}
-    told = _read(await post(agent, "/v1/responses", body | fields), stream=stream)
-    return _response_stream(told) if stream else _response(told)
+    read = _read(await post(agent, "/v1/responses", body | fields), stream=stream)
+    return _response_stream(read) if stream else _response(read)
 
 
-def _response(told: Any) -> Answer:
-    items = told["output"]
+def _response(body: Any) -> Answer:
+    items = body["output"]
     parts = [part for item in items for part in item.get("content", ())]
-    reason = (told["incomplete_details"] or {}).get("reason", "")
-    usage = told["usage"]
+    reason = (body["incomplete_details"] or {}).get("reason", "")
+    usage = body["usage"]
     return Answer(
         "".join(part["text"] for part in parts if part["type"] == "output_text"),
         "".join(part["text"] for part in parts if part["type"] == "reasoning_text"),
@@ -262,7 +262,7 @@ def _response(told: Any) -> Answer:
             for item in items
             if item["type"] == "function_call"
         ],
-        reason or told["status"],
+        reason or body["status"],
         Usage(
             usage["input_tokens"],
             usage["input_tokens_details"]["cached_tokens"],

@@ -26,7 +26,7 @@ PATHS = {
 
 
 @contextlib.asynccontextmanager
-async def saying(
+async def generating(
     home: Path, *outputs: str, times: int = 6, **fields: Any
 ) -> AsyncIterator[RunningAgent]:
     """An agent whose model writes the first output in its first answers, and so on: streamed and
@@ -42,7 +42,7 @@ def limited(ask: Ask, tokens: int) -> dict[str, int]:
     return {"max_output_tokens" if ask is responses else "max_tokens": tokens}
 
 
-# --- what is said ----------------------------------------------------------------------------
+# --- the output ------------------------------------------------------------------------------
 
 OUTPUTS = {
     "Just text.\n\nOf two paragraphs.": ("Just text.\n\nOf two paragraphs.", "", []),
@@ -67,11 +67,11 @@ OUTPUTS = {
 
 
 async def test_an_answer_is_the_same_streamed_and_whole(tmp_path: Path) -> None:
-    async with saying(tmp_path, *OUTPUTS) as agent:
+    async with generating(tmp_path, *OUTPUTS) as agent:
         for output, expected in OUTPUTS.items():
             for ask in DIALECTS.values():
                 answer = await both(ask, agent)
-                assert answer.said() == expected
+                assert answer.content_and_calls() == expected
                 assert answer.usage is not None
                 assert answer.usage.prompt > 0
                 assert answer.usage.completion == -(-len(output) // 4)
@@ -80,14 +80,14 @@ async def test_an_answer_is_the_same_streamed_and_whole(tmp_path: Path) -> None:
 async def test_a_piece_of_white_space_is_sent(tmp_path: Path) -> None:
     # The model's tokens have four characters.
     text = "One.\n\n\n\nTwo.    \t\t\t\tMore"
-    async with saying(tmp_path, text, f"<think>{text}</think>So.") as agent:
+    async with generating(tmp_path, text, f"<think>{text}</think>So.") as agent:
         for ask in DIALECTS.values():
             assert (await both(ask, agent)).content == text
         for ask in DIALECTS.values():
             assert (await both(ask, agent)).reasoning == text
 
 
-async def test_tokens_that_come_together_are_all_sent(tmp_path: Path) -> None:
+async def test_tokens_that_arrive_together_are_all_sent(tmp_path: Path) -> None:
     words = [f"w{number}" for number in range(3000)]
     async with (
         running(tmp_path, Script(text=" ".join(words))) as agent,
@@ -95,19 +95,19 @@ async def test_tokens_that_come_together_are_all_sent(tmp_path: Path) -> None:
             "POST", "/v1/chat/completions", json=chat_body(stream=True)
         ) as response,
     ):
-        # Nobody reads until the model has said all of it.
+        # Nobody reads until the model has generated all of it.
         await agent.until_active(0)
         chunks = data_of((await response.aread()).decode())
-    said = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]]
-    assert "".join(said) == " ".join(words)
+    contents = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]]
+    assert "".join(contents) == " ".join(words)
 
 
-async def test_a_call_that_is_repeated_is_told_again_if_the_node_is_set_so(
+async def test_a_call_that_is_repeated_is_sent_again_if_the_node_is_set_so(
     tmp_path: Path,
 ) -> None:
-    async with saying(tmp_path, CALL * 3, repeated_tool_calls=True) as agent:
+    async with generating(tmp_path, CALL * 3, repeated_tool_calls=True) as agent:
         for ask in DIALECTS.values():
-            assert (await both(ask, agent)).said()[2] == [FIND] * 3
+            assert (await both(ask, agent)).content_and_calls()[2] == [FIND] * 3
             ids = {call.call_id for call in (await ask(agent, stream=True)).calls}
             assert len(ids) == 3
 
@@ -117,17 +117,17 @@ async def test_a_call_that_is_repeated_is_told_again_if_the_node_is_set_so(
 
 async def test_without_tools_no_call_is_read(tmp_path: Path) -> None:
     text = f"So:\n{CALL}\nor [Calling tool: find({{}})]."
-    async with saying(tmp_path, text) as agent:
+    async with generating(tmp_path, text) as agent:
         for ask in DIALECTS.values():
-            assert (await both(ask, agent, tools=None)).said() == (text, "", [])
+            assert (await both(ask, agent, tools=None)).content_and_calls() == (text, "", [])
 
 
 async def test_no_call_is_ever_made_where_none_is_wanted(tmp_path: Path) -> None:
-    async with saying(tmp_path, f"<think>Hm.</think>So:\n{CALL}") as agent:
+    async with generating(tmp_path, f"<think>Hm.</think>So:\n{CALL}") as agent:
         for ask in DIALECTS.values():
             choice: Any = {"type": "none"} if ask is messages else "none"
             answer = await both(ask, agent, tool_choice=choice)
-            assert answer.said() == (f"So:\n{CALL}", "Hm.", [])
+            assert answer.content_and_calls() == (f"So:\n{CALL}", "Hm.", [])
             assert answer.finish in ("stop", "end_turn", "completed")
 
 
@@ -137,21 +137,21 @@ async def test_a_node_reads_nothing_out_of_outputs_if_it_is_set_so(tmp_path: Pat
         "tool_parsers": (("", "none"),),
         "reasoning_parsers": (("", "none"),),
     }
-    async with saying(tmp_path, text, **parsers) as agent:
+    async with generating(tmp_path, text, **parsers) as agent:
         for ask in DIALECTS.values():
-            assert (await both(ask, agent)).said() == (text, "", [])
+            assert (await both(ask, agent)).content_and_calls() == (text, "", [])
     parsers["reasoning_parsers"] = (("", "think"),)
-    async with saying(tmp_path, text, **parsers) as agent:
-        assert (await both(chat, agent)).said() == (CALL, "Hm.", [])
+    async with generating(tmp_path, text, **parsers) as agent:
+        assert (await both(chat, agent)).content_and_calls() == (CALL, "Hm.", [])
 
 
-# --- how calls are told ----------------------------------------------------------------------
+# --- how calls are sent ----------------------------------------------------------------------
 
 
 async def test_the_pieces_of_the_arguments_are_exactly_their_json(tmp_path: Path) -> None:
     arguments = {"where": '"quoted"\n\\ {"a": 1} é \N{SAILBOAT}', "filter": {"a": [None, 1.5]}}
     written = json.dumps({"name": "find", "arguments": arguments})
-    async with saying(tmp_path, f"<tool_call>\n{written}\n</tool_call>") as agent:
+    async with generating(tmp_path, f"<tool_call>\n{written}\n</tool_call>") as agent:
         for ask in DIALECTS.values():
             (call,) = (await both(ask, agent)).calls
             assert json.loads(call.arguments) == arguments
@@ -159,7 +159,7 @@ async def test_the_pieces_of_the_arguments_are_exactly_their_json(tmp_path: Path
 
 async def test_a_call_keeps_its_id_over_chunks_and_none_shares_it(tmp_path: Path) -> None:
     ids: list[str] = []
-    async with saying(tmp_path, CALL + CALL.replace("3", "4")) as agent:
+    async with generating(tmp_path, CALL + CALL.replace("3", "4")) as agent:
         for ask in DIALECTS.values():
             for stream in (True, False):
                 # That the chunks of a stream agree is seen as they are read.
@@ -167,8 +167,8 @@ async def test_a_call_keeps_its_id_over_chunks_and_none_shares_it(tmp_path: Path
     assert len(set(ids)) == len(ids) == 12
 
 
-async def test_the_first_chunk_of_a_call_holds_no_piece_of_the_arguments(tmp_path: Path) -> None:
-    async with saying(tmp_path, CALL) as agent:
+async def test_the_first_chunk_of_a_call_has_no_piece_of_the_arguments(tmp_path: Path) -> None:
+    async with generating(tmp_path, CALL) as agent:
         response = await agent.chat(stream=True, tools=[_FUNCTION])
     deltas = [chunk["choices"][0]["delta"] for chunk in data_of(response.text)[:-1]]
     first, *rest = [call for delta in deltas for call in delta.get("tool_calls", ())]
@@ -181,20 +181,20 @@ _FUNCTION = {"type": "function", "function": {"name": "find"}}
 
 async def test_no_empty_block_stands_between_thinking_and_a_call(tmp_path: Path) -> None:
     output = f"<think>\nHm.\n</think>\n\n\n{CALL}\n\n{CALL.replace('3', '4')}\n"
-    async with saying(tmp_path, output) as agent:
+    async with generating(tmp_path, output) as agent:
         assert (await both(messages, agent)).kinds == ["thinking", "tool_use", "tool_use"]
         assert (await both(responses, agent)).kinds == ["reasoning", *["function_call"] * 2]
         answer = await both(chat, agent)
         assert answer.content == ""
 
 
-async def test_a_call_of_a_namespace_comes_back_with_it(tmp_path: Path) -> None:
+async def test_a_call_of_a_namespace_is_returned_with_it(tmp_path: Path) -> None:
     inner = {"type": "function", "name": "find", "parameters": {}}
     tools = [{"type": "namespace", "name": "files", "description": "Of files.", "tools": [inner]}]
     tools.append({"type": "function", "name": "ping"})
     called = CALL.replace("find", "files__find") + '<tool_call>{"name": "ping"}</tool_call>'
     body = {"input": "hello", "tools": tools, "store": False}
-    async with saying(tmp_path, called, "Done.", times=2) as agent:
+    async with generating(tmp_path, called, "Done.", times=2) as agent:
         whole = (await post(agent, "/v1/responses", body)).json()["output"]
         events = data_of((await post(agent, "/v1/responses", {**body, "stream": True})).text)
         again = [{"role": "user", "content": "hello"}, *whole]
@@ -219,17 +219,17 @@ async def test_a_call_of_a_namespace_comes_back_with_it(tmp_path: Path) -> None:
         ("both", {"reasoning_content", "reasoning"}),
     ],
 )
-async def test_reasoning_is_told_in_the_field_that_the_node_is_set_to(
+async def test_reasoning_is_sent_in_the_field_that_the_node_is_set_to(
     tmp_path: Path, setting: str, fields: set[str]
 ) -> None:
     known = {"reasoning_content", "reasoning"}
-    async with saying(tmp_path, "<think>Hm.</think>So.", reasoning_field=setting) as agent:
+    async with generating(tmp_path, "<think>Hm.</think>So.", reasoning_field=setting) as agent:
         whole = (await agent.chat()).json()["choices"][0]["message"]
         chunks = data_of((await agent.chat(stream=True)).text)[:-1]
     assert {name: whole[name] for name in known & set(whole)} == dict.fromkeys(fields, "Hm.")
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
-    told = {name: "".join(delta.get(name, "") for delta in deltas) for name in known}
-    assert {name: text for name, text in told.items() if text} == dict.fromkeys(fields, "Hm.")
+    streamed = {name: "".join(delta.get(name, "") for delta in deltas) for name in known}
+    assert {name: text for name, text in streamed.items() if text} == dict.fromkeys(fields, "Hm.")
 
 
 # --- how answers end -------------------------------------------------------------------------
@@ -248,12 +248,12 @@ LAST_WORDS = {
     CALL[:40]: (CALL[:40], False),
     "[Calling tool: find({": ("[Calling tool: find({", False),
 }
-"""Outputs whose last tokens are text, markup, or something held back: (what is said, whether there
+"""Outputs whose last tokens are text, markup, or something withheld: (what is sent, whether there
 is a call)."""
 
 
-async def test_a_stream_always_says_how_it_ended(tmp_path: Path) -> None:
-    async with saying(tmp_path, *LAST_WORDS) as agent:
+async def test_a_stream_always_reports_how_it_ended(tmp_path: Path) -> None:
+    async with generating(tmp_path, *LAST_WORDS) as agent:
         for output, (text, is_call) in LAST_WORDS.items():
             for ask in DIALECTS.values():
                 answer = await both(ask, agent)
@@ -264,10 +264,10 @@ async def test_a_stream_always_says_how_it_ended(tmp_path: Path) -> None:
 
 
 async def test_reasoning_that_the_limit_cuts_is_reasoning_alone(tmp_path: Path) -> None:
-    async with saying(tmp_path, "<think>\nOne. Two. Three. Four. Five.</think>So.") as agent:
+    async with generating(tmp_path, "<think>\nOne. Two. Three. Four. Five.</think>So.") as agent:
         for ask in DIALECTS.values():
             answer = await both(ask, agent, **limited(ask, 5))
-            assert answer.said() == ("", "One. Two. Th", [])
+            assert answer.content_and_calls() == ("", "One. Two. Th", [])
             assert answer.finish in ("length", "max_tokens", "max_output_tokens")
             assert answer.usage is not None
             # Two of its tokens are what opens the reasoning, which is none of it.
@@ -275,11 +275,11 @@ async def test_reasoning_that_the_limit_cuts_is_reasoning_alone(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("streams", [True, False])
-async def test_a_call_of_which_nothing_was_told_is_text_where_the_limit_cuts_it(
+async def test_a_call_of_which_nothing_was_sent_is_text_where_the_limit_cuts_it(
     tmp_path: Path, streams: bool
 ) -> None:
     text = f"I look.\n{CALL}"
-    async with saying(tmp_path, text, tool_stream=streams) as agent:
+    async with generating(tmp_path, text, tool_stream=streams) as agent:
         for tokens in (2, 5, 9, 14) if streams else (2, 5, 9, 14, 18):
             for ask in DIALECTS.values():
                 answer = await both(ask, agent, **limited(ask, tokens))
@@ -290,11 +290,11 @@ async def test_a_call_of_which_nothing_was_told_is_text_where_the_limit_cuts_it(
 async def test_a_stop_string_is_looked_for_in_the_answer_alone(tmp_path: Path) -> None:
     called = CALL.replace("a b", "a. b")
     output = f"<think>Hm. Well.</think>It rains{called}\nDone. So."
-    async with saying(tmp_path, output) as agent:
+    async with generating(tmp_path, output) as agent:
         for ask in DIALECTS.values():
             stops: Any = {"stop_sequences": ["."]} if ask is messages else {"stop": "."}
             answer = await both(ask, agent, **stops)
-            content, reasoning, calls = answer.said()
+            content, reasoning, calls = answer.content_and_calls()
             assert content.split() == ["It", "rains", "Done"]
             assert (reasoning, calls) == ("Hm. Well.", [("find", {"where": "a. b", "depth": 3})])
             assert answer.finish in ("tool_calls", "stop_sequence", "completed")
@@ -347,8 +347,8 @@ async def test_a_failure_is_one_event_in_a_stream_that_has_begun(tmp_path: Path)
             whole = await post(agent, path, _body(dialect))
             assert (streamed.status_code, whole.status_code) == (200, 500)
             *_, last = data_of(streamed.text)
-            told = last["response"] if dialect == "responses" else last
-            assert told["error"]["message"] == whole.json()["error"]["message"]
+            failed = last["response"] if dialect == "responses" else last
+            assert failed["error"]["message"] == whole.json()["error"]["message"]
             # No word of an end behind it, and none that it went well.
             for word in ("[DONE]", '"finish_reason":"', "message_stop", "response.completed"):
                 assert word not in streamed.text
@@ -377,8 +377,8 @@ async def _refuses(home: Path, bodies: Refused) -> None:
     async with running(home) as agent:
         for dialect, param, fields in bodies:
             for stream in (True, False):
-                asked = {**_body(dialect), "stream": stream, **fields}
-                refused = await post(agent, PATHS[dialect], asked)
+                body = {**_body(dialect), "stream": stream, **fields}
+                refused = await post(agent, PATHS[dialect], body)
                 assert refused.status_code == 400
                 error = refused.json()["error"]
                 # Anthropic's errors have no field for it.
@@ -390,7 +390,7 @@ _SCHEMA = {"type": "object", "properties": {"a": {"type": "no such type"}}}
 _JSON: dict[str, Any] = {"type": "json_schema", "schema": _SCHEMA}
 
 
-async def test_a_schema_that_the_answer_is_not_held_to_is_refused_by_name(
+async def test_a_schema_that_cannot_constrain_the_answer_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
     bodies: Refused = (
@@ -416,12 +416,12 @@ async def test_a_call_that_cannot_be_forced_is_refused_by_name(tmp_path: Path) -
         ("responses", [named], ("required", named)),
         ("messages", [tool], ({"type": "any"}, {"type": "tool", "name": "find"})),
     ):
-        asked = [{"tools": tools, "tool_choice": choice} for choice in choices]
-        bodies += [(dialect, "tool_choice", body) for body in asked]
+        forced = [{"tools": tools, "tool_choice": choice} for choice in choices]
+        bodies += [(dialect, "tool_choice", body) for body in forced]
     await _refuses(tmp_path, tuple(bodies))
 
 
-async def test_thinking_is_held_to_a_budget_by_any_of_its_names(tmp_path: Path) -> None:
+async def test_thinking_is_limited_to_a_budget_by_any_of_its_names(tmp_path: Path) -> None:
     output = f"<think>{'Hm. ' * 40}</think>So."
     budgets: tuple[tuple[Ask, dict[str, Any]], ...] = (
         (chat, {"max_thinking_tokens": 5}),
@@ -430,12 +430,12 @@ async def test_thinking_is_held_to_a_budget_by_any_of_its_names(tmp_path: Path) 
         (responses, {"thinking_budget": 5}),
         (messages, {"thinking": {"type": "enabled", "budget_tokens": 5}}),
     )
-    async with saying(tmp_path, output) as agent:
+    async with generating(tmp_path, output) as agent:
         free = await both(chat, agent)
         assert free.usage is not None
         for ask, fields in budgets:
-            held = await both(ask, agent, **fields)
-            assert held.usage is not None
-            assert held.usage.reasoning < free.usage.reasoning / 4
-            assert free.reasoning.startswith(held.reasoning)
-            assert held.content.endswith("So.")
+            limited_answer = await both(ask, agent, **fields)
+            assert limited_answer.usage is not None
+            assert limited_answer.usage.reasoning < free.usage.reasoning / 4
+            assert free.reasoning.startswith(limited_answer.reasoning)
+            assert limited_answer.content.endswith("So.")

@@ -72,13 +72,13 @@ def text_of(renderer: PromptRenderer, prompt: Prompt) -> str:
     return str(renderer._tokenizer.decode(prompt.tokens))
 
 
-def says(text: str, *words: str) -> bool:
+def has_in_order(text: str, *words: str) -> bool:
     """Whether the text has the words, each once and in this order."""
     at = [text.find(word) for word in words]
     return at[0] >= 0 and at == sorted(at) and all(text.count(word) == 1 for word in words)
 
 
-def said(role: str, content: Any) -> dict[str, Any]:
+def of_role(role: str, content: Any) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
@@ -103,9 +103,9 @@ def test_all_roles_reach_the_prompt_in_any_order(
     renderers: dict[str, PromptRenderer], template: str, roles: tuple[str, ...]
 ) -> None:
     words = [f"said{number}" for number in range(len(roles))]
-    messages = [said(role, word) for role, word in zip(roles, words, strict=True)]
+    messages = [of_role(role, word) for role, word in zip(roles, words, strict=True)]
     renderer = renderers[template]
-    assert says(text_of(renderer, renderer.render(chat(messages))), *words)
+    assert has_in_order(text_of(renderer, renderer.render(chat(messages))), *words)
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -127,18 +127,22 @@ def test_instructions_and_developers_of_agents_reach_the_prompt(
     request = response(items, instructions="careful", tools=tools)
     renderer = renderers[template]
     text = text_of(renderer, renderer.render(request))
-    assert says(text, "careful", "allowed", "place", "question", "sunny", "hurry")
+    assert has_in_order(text, "careful", "allowed", "place", "question", "sunny", "hurry")
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_system_message_may_come_in_the_middle_of_an_agents_messages(
+def test_a_system_message_may_stand_in_the_middle_of_an_agents_messages(
     renderers: dict[str, PromptRenderer], template: str
 ) -> None:
-    messages = [said("user", "first"), said("assistant", "second"), said("system", "third")]
-    request = message([*messages, said("user", "fourth")], system="zeroth")
+    messages = [
+        of_role("user", "first"),
+        of_role("assistant", "second"),
+        of_role("system", "third"),
+    ]
+    request = message([*messages, of_role("user", "fourth")], system="zeroth")
     renderer = renderers[template]
     text = text_of(renderer, renderer.render(request))
-    assert says(text, "zeroth", "first", "second", "third", "fourth")
+    assert has_in_order(text, "zeroth", "first", "second", "third", "fourth")
 
 
 # --- contents --------------------------------------------------------------------------------
@@ -149,15 +153,15 @@ def test_a_system_text_in_parts_goes_together_with_tools(
     renderers: dict[str, PromptRenderer], template: str
 ) -> None:
     parts = [{"type": "text", "text": "part1"}, {"type": "text", "text": "part2"}]
-    request = chat([said("system", parts), said("user", "said3")], tools=CHAT_TOOLS)
+    request = chat([of_role("system", parts), of_role("user", "said3")], tools=CHAT_TOOLS)
     renderer = renderers[template]
     text = text_of(renderer, renderer.render(request))
-    assert says(text, "part1", "part2", "said3")
+    assert has_in_order(text, "part1", "part2", "said3")
     assert '"weather"' in text
     tools = [{"name": "weather", "input_schema": WEATHER}]
-    request = message([said("user", "said3")], system=parts, tools=tools)
+    request = message([of_role("user", "said3")], system=parts, tools=tools)
     text = text_of(renderer, renderer.render(request))
-    assert says(text, "part1", "part2", "said3")
+    assert has_in_order(text, "part1", "part2", "said3")
     assert '"weather"' in text
 
 
@@ -166,31 +170,31 @@ def test_a_system_text_in_parts_goes_together_with_tools(
 def test_calls_without_a_content_are_rendered(
     renderers: dict[str, PromptRenderer], template: str, content: Any
 ) -> None:
-    calling = {**said("assistant", content), "tool_calls": [CALL]}
-    result = {**said("tool", "sunny"), "tool_call_id": CALL["id"]}
-    request = chat([said("user", "hello"), calling, result], tools=CHAT_TOOLS)
+    calling = {**of_role("assistant", content), "tool_calls": [CALL]}
+    result = {**of_role("tool", "sunny"), "tool_call_id": CALL["id"]}
+    request = chat([of_role("user", "hello"), calling, result], tools=CHAT_TOOLS)
     renderer = renderers[template]
     text = text_of(renderer, renderer.render(request))
     assert text.count('"city": "Bern"') == 1
     assert text.index("hello") < text.index("Bern") < text.index("sunny")
     assert "None" not in text
     del calling["content"]
-    request = chat([said("user", "hello"), calling, result], tools=CHAT_TOOLS)
+    request = chat([of_role("user", "hello"), calling, result], tools=CHAT_TOOLS)
     assert text_of(renderer, renderer.render(request)) == text
 
 
 def test_null_fields_do_not_reach_the_template(tmp_path: Path) -> None:
-    asking = OPEN.replace(
+    checking = OPEN.replace(
         "{% for m in messages %}",
         "{% for m in messages %}{% if 'name' in m or 'tool_calls' in m or 'image_url' in m.content "
         "%}{{ raise_exception('There is a key.') }}{% endif %}",
         1,
     )
-    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), asking))
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), checking))
     part = {"type": "text", "text": "hello", "image_url": None}
-    answer = {**said("assistant", "hi"), "tool_calls": None, "function_call": None, "name": None}
-    request = chat([{**said("user", [part]), "name": None}, answer, said("user", "again")])
-    assert says(text_of(renderer, renderer.render(request)), "hello", "hi", "again")
+    answer = {**of_role("assistant", "hi"), "tool_calls": None, "function_call": None, "name": None}
+    request = chat([{**of_role("user", [part]), "name": None}, answer, of_role("user", "again")])
+    assert has_in_order(text_of(renderer, renderer.render(request)), "hello", "hi", "again")
 
 
 # --- tools -----------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ def test_the_prompt_shows_no_tools_where_none_may_be_called(
     renderers: dict[str, PromptRenderer], template: str
 ) -> None:
     renderer = renderers[template]
-    user = [said("user", "hello")]
+    user = [of_role("user", "hello")]
     plain = renderer.render(chat(user))
     request = chat(user, tools=CHAT_TOOLS, tool_choice="none")
     assert request.tools == ()
@@ -215,8 +219,8 @@ def test_the_prompt_shows_no_tools_where_none_may_be_called(
 
 
 def thinking_chat(content: str, thought: str) -> TextRequest:
-    answer = {**said("assistant", content), "reasoning_content": thought}
-    return chat([said("user", "first"), answer, said("user", "second")])
+    answer = {**of_role("assistant", content), "reasoning_content": thought}
+    return chat([of_role("user", "first"), answer, of_role("user", "second")])
 
 
 def thinking_message(content: str, thought: str) -> TextRequest:
@@ -224,15 +228,17 @@ def thinking_message(content: str, thought: str) -> TextRequest:
         {"type": "thinking", "thinking": thought, "signature": "s"},
         {"type": "text", "text": content},
     ]
-    return message([said("user", "first"), said("assistant", blocks), said("user", "second")])
+    return message(
+        [of_role("user", "first"), of_role("assistant", blocks), of_role("user", "second")]
+    )
 
 
 def thinking_response(content: str, thought: str) -> TextRequest:
     items = [
-        said("user", "first"),
+        of_role("user", "first"),
         {"type": "reasoning", "content": [{"type": "reasoning_text", "text": thought}]},
-        said("assistant", content),
-        said("user", "second"),
+        of_role("assistant", content),
+        of_role("user", "second"),
     ]
     return response(items)
 
@@ -246,7 +252,7 @@ def test_earlier_reasoning_goes_into_the_prompt_only_by_the_template(
         renderer = renderers[template]
         text = text_of(renderer, renderer.render(request))
         assert text.count("pondered") == shown
-        assert says(text, "first", "answered", "second")
+        assert has_in_order(text, "first", "answered", "second")
         if shown:
             assert "<think>\npondered\n</think>\n\nanswered" in text
 
@@ -256,11 +262,11 @@ def test_earlier_reasoning_goes_into_the_prompt_only_by_the_template(
 ANSWERS: tuple[tuple[str, dict[str, Any]], ...] = (
     (
         "<think>\nI look.\n</think>\n\n" + SPELLED,
-        {**said("assistant", None), "reasoning_content": "I look.", "tool_calls": [CALL]},
+        {**of_role("assistant", None), "reasoning_content": "I look.", "tool_calls": [CALL]},
     ),
     (
         "<think>\nIt is.\n</think>\n\nIt is sunny.",
-        {**said("assistant", "It is sunny."), "reasoning_content": "It is."},
+        {**of_role("assistant", "It is sunny."), "reasoning_content": "It is."},
     ),
 )
 """What the model writes, and how the client gives it back."""
@@ -268,11 +274,11 @@ ANSWERS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 def turns(volatile: Callable[[int], str]) -> list[Messages]:
     """The messages of each request of a session; `volatile` begins the system text of each."""
-    result = {**said("tool", "sunny"), "tool_call_id": CALL["id"]}
-    behind = [said("user", "Is it fine?"), ANSWERS[0][1], result, ANSWERS[1][1]]
-    behind += [said("user", "And now?")]
+    result = {**of_role("tool", "sunny"), "tool_call_id": CALL["id"]}
+    behind = [of_role("user", "Is it fine?"), ANSWERS[0][1], result, ANSWERS[1][1]]
+    behind += [of_role("user", "And now?")]
     return [
-        [said("system", f"{volatile(number)}Be brief."), *behind[:end]]
+        [of_role("system", f"{volatile(number)}Be brief."), *behind[:end]]
         for number, end in enumerate((1, 3, 5))
     ]
 
@@ -286,8 +292,8 @@ def test_the_next_prompt_begins_with_this_one_and_its_answer(
         renderer.render(chat(messages, tools=CHAT_TOOLS)) for messages in turns(lambda _: "")
     ]
     for (answer, _), before, after in zip(ANSWERS, prompts, prompts[1:], strict=False):
-        said_tokens = renderer._tokenizer.encode(answer, add_special_tokens=False)
-        both = (*before.tokens, *said_tokens)
+        answer_tokens = renderer._tokenizer.encode(answer, add_special_tokens=False)
+        both = (*before.tokens, *answer_tokens)
         assert after.tokens[: len(both)] == both
         assert before.reusable_tokens is None
 

@@ -33,7 +33,7 @@ def form_of_calls(reasoning: str) -> str:
 
 
 def parts_of(machine: OutputParser, text: str) -> list[Part]:
-    """What the text says that comes character by character."""
+    """The parts of the text that arrives character by character."""
     parts: list[Part] = []
     for character in text:
         parts += machine.feed(character)
@@ -60,14 +60,14 @@ def text_of(parts: list[Part], kind: PartKind) -> str:
         "First.\n\n<think>\nnot a thought\n</think>\nLast.",
     ],
 )
-def test_an_answer_may_say_the_words_that_mark_reasoning(answer: str) -> None:
+def test_an_answer_may_contain_the_words_that_mark_reasoning(answer: str) -> None:
     thought = f"<think>Hm.</think>{answer}"
     assert read(thought, reasoning="think") == Said(answer, "Hm.")
     assert read(f"Hm.</think>{answer}", reasoning="think", tail=OPEN) == Said(answer, "Hm.")
     assert read(f"So. {answer}", reasoning="think") == Said(f"So. {answer}")
 
 
-def test_reasoning_comes_again_only_in_formats_that_say_so() -> None:
+def test_reasoning_occurs_again_only_in_formats_that_allow_it() -> None:
     text = "<think>a</think>b<think>c</think>d"
     assert read(text, reasoning="mixed_think") == Said("bd", "ac")
     assert read(text, reasoning="think") == Said("b<think>c</think>d", "a")
@@ -84,7 +84,7 @@ def test_reasoning_that_never_ends_is_reasoning_in_a_stream_and_whole() -> None:
 
 
 @pytest.mark.parametrize("form", SPELLINGS)
-def test_nothing_of_a_marker_is_told_wherever_it_is_cut(form: str) -> None:
+def test_nothing_of_a_marker_is_returned_wherever_it_is_cut(form: str) -> None:
     text = SPELLINGS[form].format(answer="An <answer>.")
     expected = Said("An <answer>.", "Hm. So.")
     assert read(text, reasoning=form, tool_calls=form_of_calls(form), tail=tail_of(form)) == (
@@ -115,7 +115,7 @@ def test_a_call_ends_reasoning_that_was_not_closed() -> None:
 
 
 @pytest.mark.parametrize("form", ["none", "think", "mistral", "gemma4"])
-def test_white_space_between_paragraphs_is_kept_however_it_comes(form: str) -> None:
+def test_white_space_between_paragraphs_is_kept_however_it_arrives(form: str) -> None:
     answer = "One.\n\n    Two.\n\n\n\n\tThree. \n"
     machine = OutputParser(output_format(reasoning=form, tool_calls="hermes"))
     assert text_of(parts_of(machine, answer), PartKind.CONTENT) == answer

@@ -1,4 +1,4 @@
-"""What a body asks of sampling, in a real engine. Each of these was a fault of another server."""
+"""The sampling of a body, in a real engine. Each of these was a fault of another server."""
 
 import json
 from collections.abc import Iterator
@@ -23,24 +23,24 @@ def engine(tiny: Path) -> Iterator[Driver]:
 
 
 def sampling(**fields: Any) -> SamplingParams:
-    """As a chat's body asks for it."""
+    """As a chat's body requests it."""
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
     return read_chat(json.dumps(body).encode()).request.sampling
 
 
 def test_answers_without_a_seed_differ_and_those_with_one_do_not(engine: Driver) -> None:
-    asked = {
+    requests = {
         "a": sampling(),
         "b": sampling(seed=None),
         "c": sampling(seed=7),
         "d": sampling(seed=7),
     }
-    for uid, params in asked.items():
+    for uid, params in requests.items():
         engine.submit(uid, PROMPT, params)
     engine.run()
     outputs = engine.outputs
     assert outputs["a"] != outputs["b"]
-    engine.assert_alike(PROMPT, outputs["c"], outputs["d"], asked["c"])
+    engine.assert_alike(PROMPT, outputs["c"], outputs["d"], requests["c"])
     assert outputs["c"] != outputs["a"]
 
 

@@ -1,4 +1,4 @@
-"""From the tokens of an output to what it says. Each of these was a fault of another server."""
+"""From the tokens of an output to its parts. Each of these was a fault of another server."""
 
 import json
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from tests.reports.samples import ARGUMENTS, CALLS
 INFO = Loaded(0, context_tokens=10_000, max_rows=1, vocab_size=1000)
 
 
-def said(tokenizer: Tokenizer, row: GenerateRequest, tokens: Iterable[int]) -> Collected:
+def read_output(tokenizer: Tokenizer, row: GenerateRequest, tokens: Iterable[int]) -> Collected:
     reader, collected = OutputReader(Vocabulary(tokenizer), row), Collected()
     for token in tokens:
         collected.add(reader.read(token))
@@ -48,7 +48,7 @@ def test_calls_are_read_where_the_vocabulary_has_no_token_that_marks_them(tmp_pa
     request = read_chat(json.dumps(body).encode()).request
     row = generate_request(request, "u", renderer.render(request), INFO)
     output = f"<think>\nHm.\n</think>\n\nI look.\n{CALLS['hermes']}"
-    answer = said(tokenizer, row, tokenizer.encode(output).ids)
+    answer = read_output(tokenizer, row, tokenizer.encode(output).ids)
     assert answer.text(PartKind.REASONING) == "Hm."
     assert answer.text(PartKind.CONTENT) == "I look."
     assert [(call.name, json.loads(call.text)) for call in answer.calls] == [("find", ARGUMENTS)]
@@ -67,6 +67,6 @@ def test_an_answer_may_spell_out_the_tokens_of_the_vocabulary() -> None:
         *spelled(tokenizer, answer),
         *tokenizer.encode("<|end|>").ids,
     ]
-    heard = said(tokenizer, row, tokens)
-    assert heard.text(PartKind.REASONING) == thought
-    assert heard.text(PartKind.CONTENT) == answer
+    collected = read_output(tokenizer, row, tokens)
+    assert collected.text(PartKind.REASONING) == thought
+    assert collected.text(PartKind.CONTENT) == answer

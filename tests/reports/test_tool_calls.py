@@ -53,10 +53,10 @@ def test_a_call_in_brackets_is_a_call_and_no_text(form: str, call: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["hermes", "lfm2"])
-def test_nothing_of_a_call_in_brackets_is_told_before_it_is_decided(form: str) -> None:
+def test_nothing_of_a_call_in_brackets_is_sent_before_it_is_decided(form: str) -> None:
     machine = OutputParser(output_format(tool_calls=form))
-    told = [part for character in CALLS["bracket"] for part in machine.feed(character)]
-    assert {part.kind for part in told} == {PartKind.TOOL_START, PartKind.TOOL_ARGS}
+    sent = [part for character in CALLS["bracket"] for part in machine.feed(character)]
+    assert {part.kind for part in sent} == {PartKind.TOOL_START, PartKind.TOOL_ARGS}
     undeclared = '[Calling tool: browse({"url": "x"})]'
     assert read(undeclared, tool_calls=form) == Said(undeclared)
 
@@ -163,7 +163,7 @@ def test_an_answer_of_json_is_an_answer(form: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize("form", MARKED)
-def test_without_tools_markup_is_told_as_it_stands(form: str) -> None:
+def test_without_tools_markup_is_sent_as_it_stands(form: str) -> None:
     output = output_format(tool_calls=form, tools={}, tail=tail_of(form))
     for text in (f"A\n\n{CALLS[form].strip()}\n\nB", "A " + CALLS[form][: len(CALLS[form]) // 2]):
         for size in (1, 4, len(text)):
@@ -195,7 +195,7 @@ def test_a_cut_call_is_the_whole_call_or_none(form: str) -> None:
         assert found.content.startswith(before.strip())
 
 
-def test_an_answer_goes_before_a_cut_call_that_is_told_as_it_stands() -> None:
+def test_an_answer_precedes_a_cut_call_that_is_sent_as_it_stands() -> None:
     call = "<tool_call>\n<function=find>\n<parameter=where>\na b"
     for form in ("qwen3_coder", "hermes"):
         assert read(f"I look.\n\n{call}", tool_calls=form) == Said(f"I look.\n\n{call}")
@@ -211,14 +211,14 @@ def test_an_answer_goes_before_a_cut_call_that_is_told_as_it_stands() -> None:
         ("[Calling tool: find(", LONGEST_CALL),
     ],
 )
-def test_a_block_that_never_ends_holds_nothing_up_for_ever(opened: str, most: int) -> None:
+def test_a_block_that_never_ends_delays_nothing_for_ever(opened: str, most: int) -> None:
     machine = OutputParser(output_format(tool_calls="hermes"))
     filler = "word " * 100
-    fed = told = 0
+    fed = sent = 0
     for piece in [opened, *[filler] * (2 * most // len(filler) + 1)]:
         fed += len(piece)
-        told += sum(len(part.text) for part in machine.feed(piece))
-        assert fed - told <= most + len(opened)
+        sent += sum(len(part.text) for part in machine.feed(piece))
+        assert fed - sent <= most + len(opened)
     assert fed > 2 * most
 
 
