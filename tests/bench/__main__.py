@@ -105,7 +105,7 @@ def rows(
 
 
 def collect(figures: list[Figure], console: Console, found: Iterator[Figure]) -> bool:
-    """Takes the rows as they come; False, and why, where one could not be measured."""
+    """Takes the rows as they are measured; False, and why, where one could not be measured."""
     try:
         for figure in found:
             figures.append(figure)

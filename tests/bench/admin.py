@@ -21,7 +21,7 @@ CONNECTIONS = 2
 class Change:
     """One `router alias set`."""
 
-    said: str
+    output: str
     code: int
     took_s: float
 
@@ -33,7 +33,7 @@ def measure(tools: SharedTools, cores: Cores, *, quick: bool) -> Iterator[Figure
         found = processes.fetch(f"http://127.0.0.1:{bed.port}/admin/aliases", bed.admin_key)
     failed = [change for change in changes if change.code]
     if failed:
-        raise BenchFailure(f"{len(failed)} of {COMMANDS} failed: {failed[0].said}")
+        raise BenchFailure(f"{len(failed)} of {COMMANDS} failed: {failed[0].output}")
     note = f"as processes, while {served} requests were served and written"
     what = f"{COMMANDS} `router alias set` at once"
     yield Figure(f"{what}, done", len(found), "", COMMANDS, at_least=True, note=note)
@@ -63,6 +63,6 @@ async def _set(bed: routing.Bed, number: int) -> Change:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    output, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert process.returncode is not None
-    return Change(said.decode(), process.returncode, time.perf_counter() - began_s)
+    return Change(output.decode(), process.returncode, time.perf_counter() - began_s)

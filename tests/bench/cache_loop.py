@@ -194,7 +194,7 @@ def read_plainly(files: list[Path]) -> int:
 
 
 def forget(files: list[Path]) -> None:
-    """Asks the system to drop the files from its memory, where it can be asked."""
+    """Has the system drop the files from its memory, where it has a call for that."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in files:
@@ -203,7 +203,7 @@ def forget(files: list[Path]) -> None:
 
 
 def device_read_bytes() -> int:
-    """What this process has had read from devices; 0 where the system does not say."""
+    """What this process has had read from devices; 0 where the system does not report it."""
     counters = Path("/proc/self/io")
     if not counters.exists():
         return 0

@@ -19,7 +19,7 @@ FEW_FILES = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh")
 STREAMS = 300
 STREAM_TOKENS = 20
 HEADS = 1000
-ASKED = 20
+HEALTHS = 20
 HEALTH_MS = 100.0
 CLOSED_S = 1.5 * DEFAULT_TIMEOUTS.head_s + 1
 """A connection is looked at each half of what a head may take; a second for the rest."""
@@ -34,7 +34,7 @@ def measure(cores: Cores) -> Iterator[Figure]:
         yield asyncio.run(_streams(port, token))
         health_s, closed_s = asyncio.run(_beside_heads(port))
     what = f"{HEADS} half-open heads at an agent"
-    note = f"slowest of {ASKED}, each on a connection of its own; median {median(health_s):.3f} s"
+    note = f"slowest of {HEALTHS}, each on a connection of its own; median {median(health_s):.3f} s"
     worst_ms = max(health_s) * 1e3
     yield Figure(f"{what}, /health", worst_ms, "ms", HEALTH_MS, note=note, samples=tuple(health_s))
     note = f"since the last was there; a head may take {DEFAULT_TIMEOUTS.head_s:g} s"
@@ -52,7 +52,7 @@ def _agent(cores: Cores, home: Path) -> Iterator[tuple[int, str]]:
 
 
 async def _streams(port: int, token: str) -> Figure:
-    """Each is open before the first one is asked for."""
+    """Each is open before the first request is sent."""
     chat = {"model": "scripted", "stream": True, "max_tokens": STREAM_TOKENS}
     body = json.dumps({**chat, "messages": [{"role": "user", "content": "Hello"}]}).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
@@ -72,20 +72,20 @@ async def _beside_heads(port: int) -> tuple[list[float], float]:
     """Seconds of each `/health` beside the heads; seconds until all of those are closed."""
     heads = [await _opened(port, b"GET /health HTT") for _ in range(HEADS)]
     began_s = time.monotonic()
-    health_s = [await _health(port) for _ in range(ASKED)]
+    health_s = [await _health(port) for _ in range(HEALTHS)]
     await asyncio.gather(*(_rest(each) for each in heads))
     return health_s, time.monotonic() - began_s
 
 
 async def _health(port: int) -> float:
     began_s = time.perf_counter()
-    asked = await _opened(
+    opened = await _opened(
         port, b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     )
-    end = await _rest(asked)
+    end = await _rest(opened)
     took_s = time.perf_counter() - began_s
     if b" 200 " not in end.partition(b"\r\n")[0]:
-        raise processes.BenchFailure(f"/health says {end[:200]!r}")
+        raise processes.BenchFailure(f"/health returns {end[:200]!r}")
     return took_s
 
 
@@ -96,7 +96,7 @@ async def _opened(port: int, sent: bytes) -> Connection:
 
 
 async def _rest(connection: Connection) -> bytes:
-    """All that comes until the other side closes, however it does."""
+    """All that arrives until the other side closes, however it does."""
     reader, writer = connection
     try:
         async with asyncio.timeout(_LIMIT_S):

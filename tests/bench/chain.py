@@ -62,8 +62,8 @@ def marked_turns(bodies: list[bytes]) -> list[float]:
     for turn, body in enumerate(bodies):
         messages = json.loads(body)["messages"]
         for number in range(SESSIONS):
-            asked = _marked(messages, f"session {number}")
-            (took_ms,) = timed(partial(chained, chainer, asked, "/v1/messages"), 1)
+            marked = _marked(messages, f"session {number}")
+            (took_ms,) = timed(partial(chained, chainer, marked, "/v1/messages"), 1)
             if turn > 1:
                 found.append(took_ms)
     return found
@@ -78,8 +78,8 @@ def _marked(messages: list[Body], name: str) -> bytes:
     ]
     for number in (-1, -3):
         turns[number]["content"][0]["cache_control"] = {"type": "ephemeral"}
-    asked = {"model": "m", "system": system, "messages": turns}
-    return json.dumps(asked, ensure_ascii=False).encode()
+    body = {"model": "m", "system": system, "messages": turns}
+    return json.dumps(body, ensure_ascii=False).encode()
 
 
 def session(turns: int) -> list[bytes]:

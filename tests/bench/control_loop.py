@@ -41,10 +41,12 @@ _SCHEMA = {
 }
 _GREEDY = SamplingParams(temperature=0.0)
 
-HELD = "held to a schema"
+CONSTRAINED = "constrained by a schema"
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    HELD: {"constraint": Constraint(ConstraintKind.JSON_SCHEMA, "schema", json.dumps(_SCHEMA))},
+    CONSTRAINED: {
+        "constraint": Constraint(ConstraintKind.JSON_SCHEMA, "schema", json.dumps(_SCHEMA))
+    },
     "seeded": {"sampling": SamplingParams(seed=7)},
     "with logprobs": {"logprobs": 5},
     "with a thinking budget": {
@@ -77,7 +79,7 @@ def main() -> None:
     engine = load(spec, lambda fraction: None)
     masks = Masks()
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    held_s: list[float] = []
+    mask_s: list[float] = []
     for number in range(rounds + 1):
         # Each kind comes first in turn, and the first round is to warm up.
         order = [*KINDS][number % len(KINDS) :] + [*KINDS][: number % len(KINDS)]
@@ -86,10 +88,10 @@ def main() -> None:
             step_s = _step_s(engine, KINDS[kind], steps, number)
             if number:
                 found[kind].append(step_s)
-            if kind == HELD:
-                held_s += masks.seconds
+            if kind == CONSTRAINED:
+                mask_s += masks.seconds
     engine.close()
-    print(json.dumps({"step_s": found, "mask_s": statistics.median(held_s)}), flush=True)
+    print(json.dumps({"step_s": found, "mask_s": statistics.median(mask_s)}), flush=True)
 
 
 def _step_s(engine: TextEngine, options: dict[str, Any], steps: int, number: int) -> float:

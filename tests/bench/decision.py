@@ -22,7 +22,7 @@ from tests.bench.figures import Figure, median
 
 NODES, SESSIONS, POSITIONS = 16, 32, 600
 TOKENS_PER_POSITION = 256
-HELD_POSITIONS = POSITIONS - 4
+CACHED_POSITIONS = POSITIONS - 4
 """All but the latest turn."""
 BAR_MS = 0.5
 MODEL = "m"
@@ -87,7 +87,7 @@ def _filled_index() -> tuple[PrefixIndex, list[Chain]]:
             chains.append(chain)
             entries += [
                 Entry(each, (number + 1) * TOKENS_PER_POSITION, Tier.MEMORY)
-                for number, each in enumerate(chain.hashes[:HELD_POSITIONS])
+                for number, each in enumerate(chain.hashes[:CACHED_POSITIONS])
             ]
         pieces = [entries[at : at + MAX_ENTRIES] for at in range(0, len(entries), MAX_ENTRIES)]
         for part, piece in enumerate(pieces):

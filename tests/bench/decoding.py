@@ -149,8 +149,8 @@ def alternate(subject: Subject, streams: int, sides: Sides, deadline_s: float) -
 def same_work(runs: list[Run]) -> None:
     """Raises `BenchFailure` where the sides had not the same tokens in and out."""
     if len({(run.prompt_tokens, run.tokens) for run in runs}) > 1:
-        told = "; ".join(f"{run.prompt_tokens} + {run.tokens}" for run in runs)
-        raise BenchFailure(f"The sides did not do the same work, in tokens: {told}.")
+        tokens = "; ".join(f"{run.prompt_tokens} + {run.tokens}" for run in runs)
+        raise BenchFailure(f"The sides did not do the same work, in tokens: {tokens}.")
 
 
 @contextmanager

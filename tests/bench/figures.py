@@ -58,7 +58,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def show(console: Console, figures: Sequence[Figure], conditions: Conditions) -> None:
-    """The table and the line that says under what conditions it came about."""
+    """The table and the line that names the conditions of the run."""
     table = Table(title="mlx-fleet benchmarks", title_justify="left")
     table.add_column("what")
     table.add_column("figure", justify="right")

@@ -62,7 +62,7 @@ UNEQUAL = (
 CHARACTERS_PER_TOKEN = 4
 BLOCK_TOKENS = 64
 TURN_MS = 5000
-"""Between two requests of a trace that does not say when they came."""
+"""Between two requests of a trace that does not record when they arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Cell:
     def specs(self, distinct_tokens: int) -> tuple[NodeSpec, ...]:
         """Over all, the caches hold half of the prompts at most."""
         whole = equal_fleet(self.nodes) if self.kind == "equal" else unequal_fleet(self.nodes)
-        held = sum(spec.cache_tokens for spec in whole)
-        share = min(1.0, distinct_tokens / 2 / held) if self.load == "over" else 1.0
+        cache_tokens = sum(spec.cache_tokens for spec in whole)
+        share = min(1.0, distinct_tokens / 2 / cache_tokens) if self.load == "over" else 1.0
         return tuple(
             msgspec.structs.replace(
                 spec,

@@ -75,7 +75,7 @@ def beside_routers(bench: Bench, item: str) -> list[Result]:
 
 def fake_sessions(bench: Bench, item: str) -> list[Result]:
     """The session test of the shared bench_router.py: fake nodes with toy caches, and callers that
-    don't say which session they belong to."""
+    don't name which session they belong to."""
     return peers.routed(bench, item, ["--policy", "cache_aware", "--phases", "sessions"])
 
 

@@ -1,4 +1,4 @@
-"""Sends agent sessions to a router, all at once, and writes down what came back."""
+"""Sends agent sessions to a router, all at once, and writes down the responses."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ HEADER_NODE = "x-fleet-node"
 HEADER_CACHED = "x-fleet-cached-tokens"
 _DATA = b"data: "
 _COMMENT = b": fleet "
-"""What the headers could not say, since they were sent before it was known."""
+"""What the headers could not contain, since they were sent before it was known."""
 _END = b"[DONE]"
 
 
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(slots=True)
 class Answer:
-    """One turn, asked and answered."""
+    """One turn, requested and answered."""
 
     session: str
     turn: int
@@ -48,7 +48,7 @@ class Answer:
     cached_tokens: int = 0
     completion_tokens: int = 0
     predicted_tokens: int | None = None
-    """What the router took its node to have cached; None where it does not say."""
+    """What the router took its node to have cached; None where it does not report it."""
     node: str = ""
 
 
@@ -159,9 +159,9 @@ def _take(answer: Answer, chunk: _Chunk) -> None:
 
 
 def _take_comment(answer: Answer, line: str) -> None:
-    told = dict(word.split("=", 1) for word in line.split() if "=" in word)
-    answer.node = told.get("node", answer.node)
-    predicted_tokens = read_predicted(told.get("cached", ""))
+    fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    answer.node = fields.get("node", answer.node)
+    predicted_tokens = read_predicted(fields.get("cached", ""))
     if predicted_tokens is not None:
         answer.predicted_tokens = predicted_tokens
 

@@ -1,4 +1,4 @@
-"""What the answers of a fleet say of its caches: how much was reused, of what could be, and how
+"""What the answers of a fleet report of its caches: how much was reused, of what could be, and how
 well the router knew beforehand."""
 
 from collections.abc import Callable, Sequence
@@ -44,8 +44,8 @@ class Reuse:
 class Foresight:
     """Predicted cached tokens against actual ones."""
 
-    told: int
-    """Answers that said what had been predicted."""
+    predicted: int
+    """Answers that reported what had been predicted."""
     kept: float
     """Share of them where no more was predicted than was reused."""
     shortfall_p95: float
@@ -53,7 +53,7 @@ class Foresight:
 
 
 def reuse(answers: Sequence[Answer], render: Callable[[Chat], Ids]) -> Reuse:
-    """`answers` in the order in which they were asked for. Raises `BenchFailure` where a node has
+    """`answers` in the order in which they were requested. Raises `BenchFailure` where a node has
     seen other prompts than `render` makes, since the ideal is computed from these."""
     prompts = [render(answer.chat) for answer in answers]
     for answer, ids in zip(answers, prompts, strict=True):
@@ -102,22 +102,23 @@ def occupied_share(answers: Sequence[Answer]) -> float:
 
 
 def foresight(answers: Sequence[Answer]) -> Foresight | None:
-    """None where no answer says what was predicted."""
-    told = [
+    """None where no answer reports what was predicted."""
+    reported = [
         (answer.predicted_tokens, answer)
         for answer in answers
         if answer.predicted_tokens is not None
     ]
-    if not told:
+    if not reported:
         return None
     return Foresight(
-        told=len(told),
-        kept=sum(predicted <= answer.cached_tokens for predicted, answer in told) / len(told),
+        predicted=len(reported),
+        kept=sum(predicted <= answer.cached_tokens for predicted, answer in reported)
+        / len(reported),
         shortfall_p95=percentile(
             [
                 (answer.cached_tokens - predicted)
                 / max(SLACK_TOKENS, SLACK_SHARE * answer.prompt_tokens)
-                for predicted, answer in told
+                for predicted, answer in reported
             ],
             95,
         ),

@@ -29,7 +29,7 @@ LONGEST_WAIT_BAR = 3.0
 """The most that our longest wait may be of the least one of the baselines, all of which serve each
 node's calls in the order in which they came."""
 LEAST_WAIT_S = 1.0
-"""Whatever is less is no wait: where fleets are idle, ratios of such say nothing."""
+"""Whatever is less is no wait: where fleets are idle, ratios of such mean nothing."""
 PROCESSES = 2
 GROUPS: dict[str, tuple[str, LoadName, Kind]] = {
     f"{trace}.{load}.{kind}": (trace, load, kind)

@@ -62,11 +62,11 @@ def lookups(nodes: int, index: PrefixIndex) -> list[float]:
     chain = Chain(hashes, array("I", range(1024, 1024 * (POSITIONS + 1), 1024)), array("I"), 0)
     for number in range(nodes):
         depth = POSITIONS * (number + 1) // nodes
-        held = [
+        cached = [
             Entry(each, 200 * each, Tier.DISK if each > depth // 2 else Tier.MEMORY)
             for each in hashes[:depth]
         ]
-        index.on_delta(f"n{number}", PrefixDelta("model", 1, 1, pack_entries(held), b""))
+        index.on_delta(f"n{number}", PrefixDelta("model", 1, 1, pack_entries(cached), b""))
     taken_s = []
     for _ in range(LOOKUPS):
         began_s = time.perf_counter()

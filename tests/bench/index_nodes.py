@@ -1,4 +1,4 @@
-"""Many nodes in one process that tell their prefixes: `python -m tests.bench.index_nodes NODES
+"""Many nodes in one process that report their prefixes: `python -m tests.bench.index_nodes NODES
 ENTRIES`. Prints its port. A stream's bearer token is the id of the node that it is of.
 """
 
@@ -41,7 +41,7 @@ def lines_of_a_node(entries: int) -> list[bytes]:
 
 
 async def serve(nodes: int, entries: int) -> None:
-    told = [lines_of_a_node(entries) for _ in range(nodes)]
+    lines = [lines_of_a_node(entries) for _ in range(nodes)]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -51,7 +51,7 @@ async def serve(nodes: int, entries: int) -> None:
         status = NodeStatus(PROTOCOL_VERSION, f"n{number}", "i", "0", "scripted", "", 1, 0, ())
         beat = encode_event(StatusEvent(status)) + b"\n"
         writer.write(_HEAD + beat)
-        for line in told[number]:
+        for line in lines[number]:
             writer.write(line)
             await writer.drain()
         while not writer.is_closing():

@@ -52,23 +52,23 @@ class Caller:
             began_s = time.perf_counter()
             connection.request("POST", path, body, headers)
             answer = connection.getresponse()
-            said = answer.read()
-            return time.perf_counter() - began_s, answer.status, said
+            response = answer.read()
+            return time.perf_counter() - began_s, answer.status, response
         finally:
             connection.close()
 
     def refused_s(self, body: bytes) -> float:
         """Seconds until a chat that cannot fit is refused."""
-        took_s, status, said = self.post(_CHAT, body)
-        if status != 400 or b'"context_length_exceeded"' not in said:
-            raise BenchFailure(f"HTTP {status}: {said[:300]!r}")
+        took_s, status, response = self.post(_CHAT, body)
+        if status != 400 or b'"context_length_exceeded"' not in response:
+            raise BenchFailure(f"HTTP {status}: {response[:300]!r}")
         return took_s
 
     def counted_s(self, body: bytes) -> float:
         """Seconds until the tokens of a prompt are counted."""
-        took_s, status, said = self.post(_COUNT, body)
-        if status != 200 or json.loads(said)["input_tokens"] < OTHERS_LENGTH // 10:
-            raise BenchFailure(f"HTTP {status}: {said[:300]!r}")
+        took_s, status, response = self.post(_COUNT, body)
+        if status != 200 or json.loads(response)["input_tokens"] < OTHERS_LENGTH // 10:
+            raise BenchFailure(f"HTTP {status}: {response[:300]!r}")
         return took_s
 
 
@@ -103,10 +103,10 @@ def _beside(
     bodies = [large.next() for _ in range(AT_ONCE)]
     beside_s: list[float] = []
     with _taken(many.server.process) as taken, ThreadPoolExecutor(AT_ONCE) as threads:
-        asked: list[Future[float]] = [threads.submit(many.refused_s, body) for body in bodies]
-        while not all(each.done() for each in asked):
+        futures: list[Future[float]] = [threads.submit(many.refused_s, body) for body in bodies]
+        while not all(each.done() for each in futures):
             beside_s.append(other.counted_s(small.next()))
-        whole_s = max(each.result() for each in asked)
+        whole_s = max(each.result() for each in futures)
     note = (
         f"{len(beside_s)} counts of tokens one after the other, median {median(beside_s):.2f} s, "
         f"alone {quiet_s:.2f} s; the {AT_ONCE} took {whole_s:.1f} s and "

@@ -109,13 +109,13 @@ def main() -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     loop: Loop = OwnLoop(folder) if kind == "own" else MlxLmLoop(folder, tokenizer)
     for text in sys.stdin:
-        asked = json.loads(text)
+        request = json.loads(text)
         prompts = [
             tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-            for chat in asked["chats"]
+            for chat in request["chats"]
         ]
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
-        tokens = loop.run(prompts, asked["max_tokens"])
+        tokens = loop.run(prompts, request["max_tokens"])
         answer = {
             "tokens": tokens,
             "prompt_tokens": sum(map(len, prompts)),

@@ -12,7 +12,7 @@ from tests.bench.sides import Server
 LONG_TOKENS = 2000
 _STREAMS_BESIDE = 3
 _LEAD_S = 0.8
-"""How long the streams run before the long prompt comes."""
+"""How long the streams run before the long prompt arrives."""
 
 Line = dict[str, Any]
 
@@ -31,7 +31,7 @@ class Effort:
     sessions: int = 0
     """Of three turns over a system prompt of `LONG_TOKENS`."""
     interfering_tokens: int = 0
-    """Of a prompt that comes while other streams decode."""
+    """Of a prompt that arrives while other streams decode."""
 
 
 TINY = Effort(singles=3, streams=(4, 16), repeats=3, sessions=3, interfering_tokens=6000)
@@ -74,7 +74,7 @@ def phases(effort: Effort) -> Iterator[tuple[str, list[str]]]:
 
 
 def interfere(server: Server, tokens: int) -> Line:
-    """Streams decode, and a cold prompt comes: the longest gap in them, and its own first token."""
+    """Streams decode, and a cold prompt arrives: their longest gap, and its first token."""
     count = str(_STREAMS_BESIDE)
     beside = ["-c", count, "-n", count, "--max-tokens", "256", "--unique", "--seed", "21"]
     long = ["-n", "1", "--max-tokens", "8", "--unique", "--seed", "99", "--allow-empty"]
@@ -93,7 +93,7 @@ def interfere(server: Server, tokens: int) -> Line:
 
 def gaps(streams: list[Line], arrived: Line) -> Line:
     """The longest gap of the streams that were decoding when the long prompt had been sent, and
-    when its first token came."""
+    when its first token arrived."""
     ttft_ms = round(arrived["ttft"] * 1e3, 1)
     worst_s = [
         gap_s

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 class BenchFailure(Exception):
-    """Something under measurement did not do what it should; the text says what."""
+    """Something under measurement did not do what it should; the text names what."""
 
 
 def command(name: str) -> list[str]:

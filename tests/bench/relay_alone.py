@@ -28,7 +28,7 @@ from serving.http.quiet_server import Stop
 
 
 class InTurn(Scheduler):
-    """The next node, whatever it is asked for."""
+    """The next node, whatever is requested."""
 
     def __init__(self) -> None:
         super().__init__(PrefixIndex())

@@ -37,7 +37,7 @@ MIN_RESIDENCY_S, MAX_SWAP_WAIT_S = 8.0, 40.0
 GAP_S = 0.4
 """Between two requests of the A B A B."""
 IDLE_S = 15.0
-"""Of an agent that is asked for a model."""
+"""Of an agent before a model is requested."""
 BAR_SWAPS, BAR_TTFT, BAR_LOAD_S = 1.0, 0.5, 0.3
 _ENVIRON = {"OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 BARE_LOAD = """
@@ -57,7 +57,7 @@ print("first", flush=True)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of the A B A B."""
+    """The result of the A B A B."""
 
     ttfts_s: list[float]
     loads: int
@@ -143,8 +143,8 @@ async def _alternate(
                 tasks = []
                 for number in range(requests):
                     model = SWAP_MODELS[number % 2]
-                    asked = _ordered_s(client, front, model, str(number), order)
-                    tasks.append(group.create_task(asked))
+                    request = _ordered_s(client, front, model, str(number), order)
+                    tasks.append(group.create_task(request))
                     await asyncio.sleep(GAP_S)
         except ExceptionGroup as failed:
             raise BenchFailure(f"A request failed: {failed.exceptions[0]}") from None
@@ -167,7 +167,7 @@ async def _ordered_s(
 
 
 async def _watch_loads(agent: Agent, loads: set[tuple[str, int]]) -> None:
-    """Every load that the agent tells of."""
+    """Every load that the agent reports."""
     headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
     async with (
         _client(agent.token) as client,
@@ -275,11 +275,11 @@ def _bare_load(cores: Cores, folder: Path, text: str) -> BareLoad:
         ) as child,
     ):
         assert child.stdin is not None and child.stdout is not None
-        said = child.stdout.readline()
+        first = child.stdout.readline()
         ready_s = time.perf_counter()
         child.stdin.write(b"\n")
         child.stdin.flush()
-        if (said, child.stdout.readline()) != (b"ready\n", b"first\n"):
+        if (first, child.stdout.readline()) != (b"ready\n", b"first\n"):
             raise BenchFailure("The bare library did not answer.")
         return BareLoad(ready_s - began_s, time.perf_counter() - ready_s)
 

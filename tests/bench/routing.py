@@ -162,7 +162,7 @@ def test_bed(
 def fake_backends(
     tools: SharedTools, cores: Cores, model: str, interval_ms: int
 ) -> Iterator[Backends]:
-    """Two fake backends that stream as many chunks as `max_tokens` says."""
+    """Two fake backends that stream `max_tokens` chunks."""
     with ExitStack() as stack:
         ports = (processes.free_port(), processes.free_port())
         running = []
@@ -380,11 +380,11 @@ async def memory_of_streams(bed: Bed) -> Figure:
     try:
         async with asyncio.timeout(OPEN_STREAMS_S):
             await client.begin(bed.routed(body))
-        held_bytes = processes.rss_bytes(bed.router)
+        open_bytes = processes.rss_bytes(bed.router)
     except TimeoutError as error:
         raise processes.BenchFailure(f"{OPEN_STREAMS} streams do not begin.") from error
     finally:
         client.close()
     note = f"{before_bytes / 2**20:.0f} MiB before them"
     what = f"router: memory with {OPEN_STREAMS} open streams"
-    return Figure(what, held_bytes / 2**20, "MiB", BAR_STREAMS_MIB, note=note)
+    return Figure(what, open_bytes / 2**20, "MiB", BAR_STREAMS_MIB, note=note)

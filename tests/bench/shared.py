@@ -53,7 +53,7 @@ class SharedTools:
 
 
 def find_tools() -> SharedTools | None:
-    """None, and a line that says so, where the folder is not there."""
+    """None, and a line that reports it, where the folder is not there."""
     named = os.environ.get("MLX_FLEET_SHARED", "")
     folder = Path(named).expanduser() / "bench"
     if named and (folder / "loadgen.py").exists():

@@ -49,7 +49,7 @@ class StepLoop:
         self._child.stdin.flush()
         text = self._child.stdout.readline()
         if not text:
-            raise BenchFailure("A step loop has ended; its log in .cache/bench/logs says why.")
+            raise BenchFailure("A step loop has ended; its log in .cache/bench/logs has the cause.")
         answer: dict[str, Any] = json.loads(text)
         return answer
 

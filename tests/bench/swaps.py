@@ -1,5 +1,5 @@
 """Several models that do not all fit, in virtual time: what the scheduler that ships makes of it,
-and what nodes do that serve in the order of arrival, or that are asked in turn."""
+and what nodes do that serve in the order of arrival, or that get the requests in turn."""
 
 import json
 import random
@@ -27,12 +27,12 @@ SEEDS = 3
 BAR_SWAPS, BAR_TTFT = 1.0, 0.5
 FIRST_COME = "first come"
 WEIGHTS = (6, 3, 2, 1)
-"""How often the models of a mix are asked for."""
+"""How often the models of a mix are requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A fleet, and who asks it for what."""
+    """A fleet, and the requests for it."""
 
     name: str
     kind: str

@@ -66,7 +66,7 @@ async def server_of(*pieces: bytes, gap_s: float = 0.0) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("module", ["tests.bench", "tests.bench.peers"])
 @pytest.mark.parametrize("shared", [None, "/nowhere"])
-def test_without_the_shared_tools_one_line_says_so(module: str, shared: str | None) -> None:
+def test_without_the_shared_tools_one_line_reports_it(module: str, shared: str | None) -> None:
     environ = {key: text for key, text in os.environ.items() if key != "MLX_FLEET_SHARED"}
     if shared is not None:
         environ["MLX_FLEET_SHARED"] = shared
@@ -82,8 +82,8 @@ def test_without_the_shared_tools_one_line_says_so(module: str, shared: str | No
 @pytest.mark.parametrize("name", ["router", "node-agent"])
 def test_the_commands_are_those_of_this_tree(name: str) -> None:
     argv = [*command(name), "--version"]
-    said = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True)
-    assert (said.returncode, said.stdout.split()[0]) == (0, name)
+    done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[0]) == (0, name)
 
 
 def test_a_bar_is_a_most_or_a_least() -> None:
@@ -98,7 +98,7 @@ def test_percentile_interpolates() -> None:
     assert percentile([1.0], 99) == 1.0
 
 
-async def test_the_closed_loop_sends_as_many_requests_as_asked() -> None:
+async def test_the_closed_loop_sends_as_many_requests_as_configured() -> None:
     async with server_of(WHOLE) as port:
         client = await Client.open(port, 3)
         tally = await client.closed_loop([payload(port, b"{}", "key")], count=10)

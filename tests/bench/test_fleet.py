@@ -109,10 +109,10 @@ def test_foresight_counts_promises_kept_and_what_they_fall_short_of() -> None:
         answer("a", 3, prompt=1000),
     ]
     found = foresight(answers)
-    assert found == Foresight(told=3, kept=2 / 3, shortfall_p95=1.0)
+    assert found == Foresight(predicted=3, kept=2 / 3, shortfall_p95=1.0)
 
 
-def test_there_is_no_foresight_where_no_router_tells() -> None:
+def test_there_is_no_foresight_where_no_router_reports_it() -> None:
     assert foresight([answer("a", 0)]) is None
 
 
@@ -134,7 +134,7 @@ def test_a_node_is_occupied_while_any_request_is_under_way() -> None:
     ("header", "predicted"),
     [("12/34", 12), ("0/0", 0), ("34", None), ("", None), ("-/3", None), ("3/", None)],
 )
-def test_a_prediction_stands_before_what_came_of_it(header: str, predicted: int | None) -> None:
+def test_a_prediction_stands_before_its_outcome(header: str, predicted: int | None) -> None:
     assert read_predicted(header) == predicted
 
 
@@ -215,7 +215,7 @@ def test_every_part_has_a_measure_a_time_and_rows() -> None:
     assert max(ITEM_S.values()) < RUN_S
 
 
-def test_the_medians_of_the_rounds_are_held_against_the_bars() -> None:
+def test_the_medians_of_the_rounds_are_compared_with_the_bars() -> None:
     rounds = [
         {"phase": "sessions", "of_ideal": share, "kept": 1.0, "shortfall_p95": 0.5}
         for share in (0.9, 0.96, 0.97)
@@ -233,7 +233,7 @@ def test_what_was_not_measured_has_no_bar() -> None:
     assert bars("sessions-tiny", {}) == []
 
 
-def test_the_lesser_share_of_a_split_is_held_against_its_bar() -> None:
+def test_the_lesser_share_of_a_split_is_compared_with_its_bar() -> None:
     line = {"phase": "sessions", "hit_rate": 0.754, "split": [100, 220]}
     verdicts = {figure.what: figure.passed for figure in bars("fake-sessions", {"ours": [line]})}
     assert verdicts == {"prefix hit rate": True, "lesser share": False}

@@ -33,7 +33,7 @@ def test_every_cell_of_the_bars_is_in_one_item() -> None:
     assert len(ITEMS) == len(GROUPS) == 12
 
 
-def test_caches_of_the_overload_hold_half_of_the_prompts_at_most() -> None:
+def test_caches_of_the_overload_have_room_for_half_of_the_prompts_at_most() -> None:
     specs = CELL.specs(200_000)
     assert sum(spec.cache_tokens for spec in specs) == 100_000
     assert specs[0].disk_tokens == 600_000

@@ -18,7 +18,7 @@ def test_models_in_turn_meet_the_bars_of_swaps_and_of_first_come() -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_a_cell_asks_for_all_of_its_models_and_is_the_same_each_time(cell: swaps.Cell) -> None:
+def test_a_cell_requests_all_of_its_models_and_is_the_same_each_time(cell: swaps.Cell) -> None:
     made = trace(cell, 1)
     assert {each.model for each in made.requests} == set("abcd"[: cell.models])
     assert made == trace(replace(cell), 1)

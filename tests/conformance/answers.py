@@ -18,7 +18,7 @@ USAGE = RowUsage(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An answer as the engine tells it."""
+    """An answer as the engine sends it."""
 
     name: str
     steps: tuple[tuple[Part, ...], ...]
@@ -32,7 +32,7 @@ class Sample:
 
     @property
     def is_text(self) -> bool:
-        """Whether a completion may say it."""
+        """Whether a completion may contain it."""
         return all(part.kind is PartKind.CONTENT for step in self.steps for part in step)
 
 
@@ -46,8 +46,8 @@ def _reasoning(*texts: str) -> tuple[tuple[Part, ...], ...]:
 
 def _call(index: int, name: str, *pieces: str) -> tuple[tuple[Part, ...], ...]:
     start = Part(PartKind.TOOL_START, "", index, name, f"call_{index:024}")
-    pieces_said = tuple((Part(PartKind.TOOL_ARGS, piece, index),) for piece in pieces)
-    return ((start,), *pieces_said)
+    arguments = tuple((Part(PartKind.TOOL_ARGS, piece, index),) for piece in pieces)
+    return ((start,), *arguments)
 
 
 FIND = _call(0, "find_ship", '{"name": "Aurora \\"II\\" é', '", "decks": [1, ', "2]}")

@@ -68,7 +68,7 @@ def _after_budget(model: RandomModel, name: str, budget: int, drawn: Drawn) -> I
     if not budget <= usage.reasoning_tokens <= most:
         yield f"{usage.reasoning_tokens} tokens of reasoning, of {most} at most"
     if usage.reasoning_tokens - usage.reasoning_overflow_tokens != budget:
-        yield f"{usage.reasoning_overflow_tokens} of {usage.reasoning_tokens} told as beyond it"
+        yield f"{usage.reasoning_overflow_tokens} of {usage.reasoning_tokens} reported as beyond it"
     kinds = [part.kind for part in drawn.parts]
     if PartKind.CONTENT not in kinds:
         yield f"no content behind {drawn.text(PartKind.REASONING)[:60]!r}"

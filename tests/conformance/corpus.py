@@ -25,7 +25,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an output says."""
+    """What an output contains."""
 
     content: str
     reasoning: str
@@ -39,7 +39,7 @@ class Case:
     wire: str
     """The corpus' name of the format that the output is in."""
     scope: str
-    """`full`; `tools`: the output came without reasoning; `reasoning`: content may hold calls."""
+    """`full`; `tools`: the output is without reasoning; `reasoning`: content may hold calls."""
     output: str
     tools: tuple[ToolSchema, ...]
     expected: Answer

@@ -91,7 +91,7 @@ class Turn:
     """Where the generation prompt begins: the text up to there is what the template makes without
     one, or up to the last message's end if it makes another text then."""
     output: str
-    """What the model says: its reasoning too, if the client gives that back or not."""
+    """What the model generates: its reasoning too, if the client gives that back or not."""
 
 
 def check_extension(corpus: Path) -> Result:
@@ -118,7 +118,7 @@ def check_extension(corpus: Path) -> Result:
             extends = not any(sum(each.lost) for each in findings.values())
             counts[kind] += extends
             counts[f"{kind} strictly"] += extends and not any(f.anew for f in findings.values())
-            if not _tells_time(texts[entry["file"]]):
+            if not _contains_time(texts[entry["file"]]):
                 result.failing += [
                     f"{name} {kind}, {mode.name}: another first prompt than the author's"
                     for mode in MODES
@@ -168,7 +168,7 @@ def _rows_anew(name: str, kind: str, findings: Mapping[str, Findings]) -> list[s
     return rows
 
 
-def _tells_time(text: str) -> bool:
+def _contains_time(text: str) -> bool:
     return re.search(r"strftime_now\([^)]*%H", text) is not None
 
 
@@ -191,23 +191,23 @@ def plain_session() -> list[Message]:
     """Four questions."""
     made = [SYSTEM]
     for number in ("first", "second", "third"):
-        made.append(Message("user", _asked(number)))
-        made.append(_said(number))
-    return [*made, Message("user", _asked("last"))]
+        made.append(Message("user", _question(number)))
+        made.append(_answer(number))
+    return [*made, Message("user", _question("last"))]
 
 
 def tool_session() -> list[Message]:
     """A loop with two calls at once, one with a call, and one more question."""
     return [
         SYSTEM,
-        Message("user", _asked("first")),
+        Message("user", _question("first")),
         *_calls("apple"),
         *_calls("plum", "cherry"),
-        _said("first"),
-        Message("user", _asked("second")),
+        _answer("first"),
+        Message("user", _question("second")),
         *_calls("walnut"),
-        _said("second"),
-        Message("user", _asked("last")),
+        _answer("second"),
+        Message("user", _question("last")),
     ]
 
 
@@ -226,11 +226,11 @@ def _calls(*words: str) -> list[Message]:
     return [Message("assistant", "", f"Look for {words[0]}.", tuple(calls)), *results]
 
 
-def _asked(number: str) -> str:
+def _question(number: str) -> str:
     return f"This is the {number} question of those that the people in the room wanted to ask."
 
 
-def _said(number: str) -> Message:
+def _answer(number: str) -> Message:
     return Message("assistant", f"I think that is the {number} answer.", f"The {number} thought.")
 
 
@@ -279,17 +279,17 @@ def extends_by_itself(chat: ChatRenderer, kind: str) -> bool:
 
 def _end_of(prompt: str, last: Message) -> int:
     """Where the last message's text ends: what is behind it is the generation prompt, which some
-    templates write whether it is asked for or not."""
-    said = str(last.content)
-    return prompt.rindex(said) + len(said)
+    templates write whether it is requested or not."""
+    content = str(last.content)
+    return prompt.rindex(content) + len(content)
 
 
-def _says(text: str, answer: Message, following: Message) -> bool:
+def _contains(text: str, answer: Message, following: Message) -> bool:
     """Whether the answer's words are in their order at the begin of the text, before those of the
     message that follows it."""
-    said, at = text.partition(str(following.content))[0], 0
+    before, at = text.partition(str(following.content))[0], 0
     for word in (str(answer.content), *(WORD.findall(c.arguments)[-1] for c in answer.tool_calls)):
-        at = said.find(word, at)
+        at = before.find(word, at)
         if at < 0:
             return False
     return True
@@ -352,9 +352,9 @@ class Subject:
         end = _end_of(text, session[count - 1])
         output = ""
         if count < len(session):
-            said = session[count] if mode.thinking else replace(session[count], reasoning="")
-            spelled = self._chat.apply(request, [*messages, said], generation=False)
-            output = spelled[len(text) :] if spelled.startswith(text) else str(said.content)
+            answer = session[count] if mode.thinking else replace(session[count], reasoning="")
+            spelled = self._chat.apply(request, [*messages, answer], generation=False)
+            output = spelled[len(text) :] if spelled.startswith(text) else str(answer.content)
         base = len(bare) if text.startswith(bare) else end
         return Turn(self._renderer.render(request), text, end, base, output)
 
@@ -375,7 +375,7 @@ class Subject:
         """The tokens lost, and their text; None where the strict form holds."""
         if not turn.text.startswith(before.text[: before.base]):
             whole, end = before.text, before.base
-        elif not _says(turn.text[before.base :], answer, following):
+        elif not _contains(turn.text[before.base :], answer, following):
             whole = before.text + before.output
             end = len(whole)
         else:

@@ -19,7 +19,7 @@ from tests.conformance.result import Result
 
 
 def check_extras(corpus: Path, tables: Sequence[TokenTable]) -> Iterator[tuple[str, Result]]:
-    """(name, what came of it) of each file that is there; informative, without a bar."""
+    """(name, result) of each file that is there; informative, without a bar."""
     folder = corpus / OUTPUTS / "extras"
     for name, file, check in (
         ("continued answers", "continue_final_message", check_continued),
@@ -41,7 +41,7 @@ def check_continued(rows: Sequence[Mapping[str, Any]], tables: Sequence[TokenTab
 
 def check_cut(rows: Sequence[Mapping[str, Any]], tables: Sequence[TokenTable]) -> Result:
     """Outputs that end within a call: reasoning and content before it are as expected, and no
-    call is made up. Ours tells a call only when it is complete, so what the sources tell of its
+    call is made up. Ours sends a call only when it is complete, so what the sources send of its
     arguments is left aside, and its markup is content."""
     result = Result(total=len(rows))
     for number, row in enumerate(rows):
@@ -73,8 +73,8 @@ def check_tokens(rows: Sequence[Mapping[str, Any]], tables: Sequence[TokenTable]
         else:
             continue
         result.total += 1
-        said = read_tokens(OutputFormat(), table.vocabulary, tokens)
-        content = answer_of(said).content
+        segments = read_tokens(OutputFormat(), table.vocabulary, tokens)
+        content = answer_of(segments).content
         # Special tokens are no text: DSML markup holds some.
         expected = table.tokenizer.decode(list(tokens.output), skip_special_tokens=True)
         if content == expected:

@@ -69,7 +69,7 @@ def _draw(model: RandomModel, cases: list[tuple[tuple[ToolSchema, ...], str]]) -
             # Where the format lets it reason first, it would not end by itself.
             thinking_tokens=THINKING_TOKENS,
             output=OutputFormat(
-                # Of outputs as a whole, the format says both.
+                # Of outputs as a whole, the format names both.
                 reasoning="none" if are_compatible("think", name) else name,
                 tool_calls=name,
                 tools=tools,

@@ -136,7 +136,7 @@ def formats_of(case: Case) -> Formats:
 
 
 def output_format(case: Case) -> OutputFormat:
-    """How the engine is told to read the case's output."""
+    """How the engine is configured to parse the case's output."""
     names = formats_of(case)
     wants_calls = case.scope != "reasoning" and case.context.get("tool_choice") != "none"
     return OutputFormat(
@@ -145,14 +145,14 @@ def output_format(case: Case) -> OutputFormat:
         prompt_tail=prompt_tail(case, names.reasoning),
         tools=case.tools if wants_calls else (),
         parallel_calls=case.context.get("parallel_tool_calls") is not False,
-        # The sources tell a repeated call again; that ours may leave it out is an option.
+        # The sources return a repeated call again; that ours may leave it out is an option.
         repeated_calls=True,
         is_json="json_schema" in case.context,
     )
 
 
 def prompt_tail(case: Case, reasoning: str) -> str:
-    """The prompt's end as the case tells it. Where it does not, what the output shows: one that
+    """The prompt's end as the case has it. Where it does not, what the output shows: one that
     opens its reasoning goes on from a prompt that did not, and one that only closes it from one
     that did."""
     given = case.context.get("generation_prompt")
@@ -168,7 +168,7 @@ def prompt_tail(case: Case, reasoning: str) -> str:
 
 
 def _first(text: str, markers: Iterable[str]) -> str:
-    """The marker that comes first in the text; of those that begin together, the longest."""
+    """The marker that stands first in the text; of those that begin together, the longest."""
     found = ((at, -len(each), each) for each in markers if (at := text.find(each)) >= 0)
     return min(found, default=(0, 0, ""))[2]
 

@@ -19,7 +19,7 @@ from tests.conformance.corpus import Answer, Call, Case, Tokens, TokenTable
 from tests.conformance.formats import output_format
 from tests.conformance.result import Result
 
-Said: TypeAlias = tuple[tuple[PartKind, str, str], ...]
+Segments: TypeAlias = tuple[tuple[PartKind, str, str], ...]
 """(kind, text, name of a call) of each segment of an answer."""
 
 _short = reprlib.Repr()
@@ -28,7 +28,7 @@ _short.maxstring = _short.maxother = 90
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a set of cases."""
+    """The results of a set of cases."""
 
     result: Result = field(default_factory=Result)
     passed: Counter[str] = field(default_factory=Counter)
@@ -94,48 +94,50 @@ def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | No
     return failure and f"token by token: {failure}"
 
 
-def read_pieces(form: OutputFormat, pieces: Iterable[str]) -> Said:
-    """What the machine finds in text that comes in these pieces."""
+def read_pieces(form: OutputFormat, pieces: Iterable[str]) -> Segments:
+    """What the machine finds in text that arrives in these pieces."""
     return _read(OutputParser(form), pieces)
 
 
-def read_streamed(form: OutputFormat, pieces: Iterable[str]) -> Said | None:
-    """The same where the arguments of calls are told as they come; None where a call broke off that
-    was begun, which then is text where they are not."""
+def read_streamed(form: OutputFormat, pieces: Iterable[str]) -> Segments | None:
+    """The same where the arguments of calls are streamed as they arrive; None where a call that was
+    begun broke off, which then is text where they are not."""
     machine = OutputParser(replace(form, streams_calls=True))
-    said = _read(machine, pieces)
-    return said if machine.error is None else None
+    segments = _read(machine, pieces)
+    return segments if machine.error is None else None
 
 
-def _read(machine: OutputParser, pieces: Iterable[str]) -> Said:
+def _read(machine: OutputParser, pieces: Iterable[str]) -> Segments:
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))
         if machine.ended:
             break
     collected.add(machine.finish())
-    return _said(collected)
+    return _segments(collected)
 
 
-def read_tokens(form: OutputFormat, vocabulary: Vocabulary, tokens: Tokens) -> Said:
+def read_tokens(form: OutputFormat, vocabulary: Vocabulary, tokens: Tokens) -> Segments:
     """What the engine's reader finds in an output's tokens."""
     reader = OutputReader(vocabulary, GenerateRequest("row", (), None, output=form))
     collected = Collected()
     for token in tokens.output:
         collected.add(reader.read(token))
         if reader.ended:
-            return _said(collected)
+            return _segments(collected)
     collected.add(reader.end(tokens.end))
-    return _said(collected)
+    return _segments(collected)
 
 
-def answer_of(said: Said) -> Answer:
+def answer_of(segments: Segments) -> Answer:
     """The answer as a client would have it. Raises `ValueError` where arguments are no JSON."""
     return Answer(
-        content="".join(text for kind, text, _ in said if kind is PartKind.CONTENT),
-        reasoning="".join(text for kind, text, _ in said if kind is PartKind.REASONING),
+        content="".join(text for kind, text, _ in segments if kind is PartKind.CONTENT),
+        reasoning="".join(text for kind, text, _ in segments if kind is PartKind.REASONING),
         calls=tuple(
-            Call(name, json.loads(text)) for kind, text, name in said if kind is PartKind.TOOL_START
+            Call(name, json.loads(text))
+            for kind, text, name in segments
+            if kind is PartKind.TOOL_START
         ),
     )
 
@@ -191,5 +193,5 @@ def same_json(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _said(collected: Collected) -> Said:
+def _segments(collected: Collected) -> Segments:
     return tuple((each.kind, each.text, each.name) for each in collected.segments)

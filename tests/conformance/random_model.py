@@ -1,4 +1,4 @@
-"""A tiny model of random weights behind the real engine: whatever comes out in order was held."""
+"""A tiny model of random weights behind the real engine: whatever is valid was constrained."""
 
 import tempfile
 import time
@@ -43,7 +43,7 @@ _PROMPT = tuple(range(10, 26))
 
 @dataclass(slots=True)
 class Drawn:
-    """What came of a request."""
+    """The result of a request."""
 
     refused: Refused | None = None
     parts: list[Part] = field(default_factory=list)
@@ -90,7 +90,7 @@ class RandomModel:
         return _PROMPT
 
     def draw(self, requests: Sequence[GenerateRequest]) -> dict[str, Drawn]:
-        """What comes of each, by uid; as many at once as the engine takes."""
+        """The result of each, by uid; as many at once as the engine takes."""
         drawn = {request.uid: Drawn() for request in requests}
         waiting, open_uids = list(requests), set[str]()
         while waiting or open_uids:

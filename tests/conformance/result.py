@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Result:
-    """Of one part. Where `skipped` says why it did not run, the rest is empty."""
+    """Of one part. Where `skipped` names why it did not run, the rest is empty."""
 
     passed: int = 0
     total: int = 0

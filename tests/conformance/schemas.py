@@ -111,7 +111,7 @@ def _message_arguments(events: Sequence[Event]) -> dict[str, str]:
 
 def _with_finish(event: Event) -> Event:
     """A chunk of a completion. The schemas, which are those of the whole, have no word for a
-    chunk that is not the last one; OpenAI's own streams say null."""
+    chunk that is not the last one; OpenAI's own streams have null."""
     choices = [
         {**each, "finish_reason": each["finish_reason"] or "stop"} for each in event["choices"]
     ]
@@ -286,8 +286,8 @@ def check_stored(schemas: Schemas, sample: Sample) -> None:
 
 def _stored(sample: Sample) -> StoredResponse:
     """A turn whose input is an item of each kind, and whose answer is the sample."""
-    asked = read_responses(json.dumps({"model": "small", **_RESPONSES, "input": _TURN}).encode())
-    writer = asked.writer(HEAD)
+    request = read_responses(json.dumps({"model": "small", **_RESPONSES, "input": _TURN}).encode())
+    writer = request.writer(HEAD)
     writer.accepted(Accepted("row", USAGE.prompt_tokens, USAGE.cached_tokens))
     collected = Collected(finish=sample.finish, stop=sample.stop, usage=USAGE)
     for step in sample.steps:

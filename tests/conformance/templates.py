@@ -223,7 +223,7 @@ DOCUMENTED: Mapping[str, Rewrite] = {
 }
 
 
-# --- what a client would ask for -------------------------------------------------------------
+# --- what a client would request -------------------------------------------------------------
 
 
 def _options(context: Context) -> TemplateOptions:

@@ -1,4 +1,4 @@
-"""Answers held to JSON schemas: of a model without sense, every one that ends must be valid."""
+"""Answers constrained by JSON schemas, of a model of random weights: what ends must be valid."""
 
 import json
 import re
@@ -30,8 +30,8 @@ _BENCH = "jsonschemabench_sample.jsonl"
 
 
 @dataclass(slots=True)
-class Held:
-    """What came of the schemas of one set."""
+class Outcome:
+    """The results of the schemas of one set."""
 
     valid: int = 0
     cut: int = 0
@@ -50,11 +50,11 @@ class Held:
         return self.ended + self.cut + len(self.refused) + len(self.unchecked)
 
 
-def check_held(corpus: Path) -> list[tuple[str, Result]]:
+def check_constrained(corpus: Path) -> list[tuple[str, Result]]:
     """JSONSchemaBench's sample, and the test suite."""
     folder = corpus / _FOLDER
     if not (folder / _BENCH).is_file() or not (folder / _SUITE).is_file():
-        return [("held schemas", Result(skipped=f"there are no schemas in {folder}"))]
+        return [("constraining schemas", Result(skipped=f"there are no schemas in {folder}"))]
     bench = {row["id"]: row["schema"] for row in read_lines(folder / _BENCH)}
     suite = {
         f"{row['file']}: {row['description']} ({at})": row["schema"]
@@ -65,12 +65,12 @@ def check_held(corpus: Path) -> list[tuple[str, Result]]:
         lambda model: (draw_all(model, bench, remotes), draw_all(model, suite, remotes))
     )
     return [
-        ("held schemas of JSONSchemaBench", _of_bench(of_bench)),
-        ("held schemas of the test suite", _of_suite(of_suite)),
+        ("constraining schemas of JSONSchemaBench", _of_bench(of_bench)),
+        ("constraining schemas of the test suite", _of_suite(of_suite)),
     ]
 
 
-def draw_all(model: RandomModel, schemas: Mapping[str, Any], remotes: Mapping[str, Any]) -> Held:
+def draw_all(model: RandomModel, schemas: Mapping[str, Any], remotes: Mapping[str, Any]) -> Outcome:
     """An answer under each schema."""
     requests = [
         GenerateRequest(
@@ -82,29 +82,29 @@ def draw_all(model: RandomModel, schemas: Mapping[str, Any], remotes: Mapping[st
         )
         for seed, (name, schema) in enumerate(schemas.items())
     ]
-    held = Held()
+    outcome = Outcome()
     for name, drawn in model.draw(requests).items():
-        _count(held, name, drawn, _validator(schemas[name], remotes))
-    return held
+        _count(outcome, name, drawn, _validator(schemas[name], remotes))
+    return outcome
 
 
-def _count(held: Held, name: str, drawn: Drawn, validator: Any) -> None:
+def _count(outcome: Outcome, name: str, drawn: Drawn, validator: Any) -> None:
     if drawn.refused is not None:
-        held.refused.append((name, drawn.refused.reason))
+        outcome.refused.append((name, drawn.refused.reason))
     elif drawn.finish is FinishReason.LENGTH:
-        held.cut += 1
+        outcome.cut += 1
     elif drawn.finish is not FinishReason.STOP:
-        held.invalid.append(f"{name}: {drawn.error}")
+        outcome.invalid.append(f"{name}: {drawn.error}")
     else:
         text = drawn.text()
         try:
             validator.validate(json.loads(text))
-            held.valid += 1
+            outcome.valid += 1
         except re.error:
             # Python has no such patterns.
-            held.unchecked.append(name)
+            outcome.unchecked.append(name)
         except (ValueError, ValidationError) as error:
-            held.invalid.append(f"{name}: {str(error).splitlines()[0][:100]} of {text[:100]!r}")
+            outcome.invalid.append(f"{name}: {str(error).splitlines()[0][:100]} of {text[:100]!r}")
 
 
 def _validator(schema: Any, remotes: Mapping[str, Any]) -> Any:
@@ -115,9 +115,9 @@ def _validator(schema: Any, remotes: Mapping[str, Any]) -> Any:
     return kind(schema, registry=registry, format_checker=kind.FORMAT_CHECKER)
 
 
-def _of_bench(held: Held) -> Result:
-    result = _result(held)
-    refused, cut = len(held.refused) / held.total, held.cut / held.total
+def _of_bench(outcome: Outcome) -> Result:
+    result = _result(outcome)
+    refused, cut = len(outcome.refused) / outcome.total, outcome.cut / outcome.total
     if refused > MOST_REFUSED:
         result.failing.append(f"{refused:.1%} refused, of {MOST_REFUSED:.0%} at most")
     if cut > MOST_CUT:
@@ -125,21 +125,23 @@ def _of_bench(held: Held) -> Result:
     return result
 
 
-def _of_suite(held: Held) -> Result:
-    return _result(held)
+def _of_suite(outcome: Outcome) -> Result:
+    return _result(outcome)
 
 
-def _result(held: Held) -> Result:
-    """Passed: those that are valid, of those that came to their end."""
-    result = Result(passed=held.valid, total=held.ended, failing=list(held.invalid))
-    total = max(held.total, 1)
+def _result(outcome: Outcome) -> Result:
+    """Passed: those that are valid, of those that reached their end."""
+    result = Result(passed=outcome.valid, total=outcome.ended, failing=list(outcome.invalid))
+    total = max(outcome.total, 1)
     result.notes.append(
-        f"of {held.total}: {held.cut} cut by max_tokens ({held.cut / total:.1%}), "
-        f"{len(held.refused)} refused ({len(held.refused) / total:.1%})"
+        f"of {outcome.total}: {outcome.cut} cut by max_tokens ({outcome.cut / total:.1%}), "
+        f"{len(outcome.refused)} refused ({len(outcome.refused) / total:.1%})"
     )
-    if held.unchecked:
-        result.notes.append(f"{len(held.unchecked)} with patterns that the validator does not know")
-    result.notes += [f"refused {count}: {why}" for why, count in _reasons(held.refused)]
+    if outcome.unchecked:
+        result.notes.append(
+            f"{len(outcome.unchecked)} with patterns that the validator does not know"
+        )
+    result.notes += [f"refused {count}: {why}" for why, count in _reasons(outcome.refused)]
     return result
 
 
