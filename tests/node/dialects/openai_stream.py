@@ -82,16 +82,16 @@ def chunks(body: bytes) -> list[Any]:
 
 @contextmanager
 def serving(
-    body: bytes, content_type: str = "text/event-stream", asked: list[bytes] | None = None
+    body: bytes, content_type: str = "text/event-stream", requests: list[bytes] | None = None
 ) -> Iterator[str]:
     """Yields the address of a server that sends `body` for every request, and adds the requests to
-    `asked`."""
+    `requests`."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             sent = self.rfile.read(int(self.headers.get("content-length", 0)))
-            if asked is not None:
-                asked.append(sent)
+            if requests is not None:
+                requests.append(sent)
             self.send_response(200)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))

@@ -19,13 +19,13 @@ TOOLS = [
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
 
 
-def asked(**fields: Any) -> ChatRequest:
+def parsed(**fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     return read_chat(json.dumps(body).encode())
 
 
 def chat(**fields: Any) -> TextRequest:
-    return asked(**fields).request
+    return parsed(**fields).request
 
 
 # --- forced calls ----------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_call_that_cannot_be_demanded_is_not_valid(fields: dict[str, Any], par
     assert caught.value.param == param
 
 
-def test_a_choice_of_the_other_form_that_asks_for_nothing_is_taken() -> None:
+def test_a_choice_of_the_other_form_without_effect_is_accepted() -> None:
     assert chat(tools=TOOLS, function_call="auto") == chat(tools=TOOLS)
     assert chat(functions=[FUNCTION], tool_choice="auto") == chat(functions=[FUNCTION])
     assert chat(function_call="none") == chat(tool_choice="none") == chat()
@@ -135,11 +135,11 @@ def test_a_choice_of_the_other_form_that_asks_for_nothing_is_taken() -> None:
 
 
 def test_a_format_goes_together_with_tools_forced_or_free() -> None:
-    held = Constraint(ConstraintKind.JSON_OBJECT, "response_format")
+    constraint = Constraint(ConstraintKind.JSON_OBJECT, "response_format")
     json_object = {"type": "json_object"}
-    assert chat(tools=TOOLS, response_format=json_object).constraint == held
+    assert chat(tools=TOOLS, response_format=json_object).constraint == constraint
     both = chat(tools=TOOLS, tool_choice="required", response_format=json_object)
-    assert both.constraint == held
+    assert both.constraint == constraint
     assert both.must_call
 
 
@@ -223,11 +223,11 @@ def test_another_type_of_thinking_is_not_supported() -> None:
         ({"logprobs": True, "top_logprobs": 20}, 20),
     ],
 )
-def test_logprobs_may_come_with_the_likeliest_tokens(
+def test_logprobs_may_be_returned_with_the_likeliest_tokens(
     fields: dict[str, Any], likeliest: int | None
 ) -> None:
     assert chat(**fields).logprobs == likeliest
-    assert asked(**fields).style.has_logprobs is (likeliest is not None)
+    assert parsed(**fields).style.has_logprobs is (likeliest is not None)
 
 
 @pytest.mark.parametrize(
@@ -240,13 +240,13 @@ def test_logprobs_may_come_with_the_likeliest_tokens(
         ({"logprobs": 5}, "logprobs"),
     ],
 )
-def test_logprobs_that_cannot_be_told_are_not_valid(fields: dict[str, Any], param: str) -> None:
+def test_logprobs_that_cannot_be_returned_are_not_valid(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         chat(**fields)
     assert not isinstance(caught.value, Unsupported)
     assert caught.value.param == param
 
 
-def test_the_answers_style_knows_choices_and_logprobs() -> None:
-    style = asked(n=3, logprobs=True).style
+def test_the_answers_style_has_choices_and_logprobs() -> None:
+    style = parsed(n=3, logprobs=True).style
     assert style == ChatStyle(choices=3, has_logprobs=True)

@@ -1,4 +1,4 @@
-"""What the digest tells, against the cache's own tree after any order of events."""
+"""What the digest reports, against the cache's own tree after any order of events."""
 
 import random
 from array import array
@@ -42,12 +42,14 @@ def evicted(entry: int) -> CacheEvent:
     return CacheEvent(CacheEventKind.EVICTED, entry, 0, 0, 0, 0)
 
 
-def told(digest: PrefixDigest) -> dict[int, tuple[int, Tier]]:
+def reported(digest: PrefixDigest) -> dict[int, tuple[int, Tier]]:
     entries = [digest.entry(each) for each in digest.hashes()]
     return {each.hash: (each.usable_tokens, each.tier) for each in entries if each is not None}
 
 
-def asked(digest: PrefixDigest, tokens: Sequence[int], prompt_tokens: int, uid: str = "r") -> Chain:
+def add_request(
+    digest: PrefixDigest, tokens: Sequence[int], prompt_tokens: int, uid: str = "r"
+) -> Chain:
     """A request with a position for each of `tokens`, whose hashes are 1, 2, 3 …"""
     chain = chain_of(range(1, len(tokens) + 1))
     digest.on_request(uid, chain, tokens, prompt_tokens)
@@ -71,7 +73,7 @@ class World:
         """Files."""
         self.prefixes: dict[int, Prefix] = {}
         self.bound: set[Prefix] = set()
-        """Those that a stored prompt went through, and that the cache has held since."""
+        """Those that a stored prompt went through, and that the cache has kept since."""
         self.start()
 
     def start(self) -> None:
@@ -114,7 +116,7 @@ class World:
             self.digest.restore(files[each.file], each)
         prefixes = {self.prefixes[hash_] for each in there for hash_ in each.hashes}
         self.bound = {each for each in prefixes if each and len(self.path(each)[0]) == len(each)}
-        now = {self.prefixes[each] for each in told(self.digest)}
+        now = {self.prefixes[each] for each in reported(self.digest)}
         assert all(each[:-1] in now for each in now if len(each) > 1), "closed under prefixes"
 
     def prompt(self) -> Prefix:
@@ -173,7 +175,7 @@ class World:
         return prefix[: walk.shared], walk.path
 
     def check(self) -> None:
-        now = told(self.digest)
+        now = reported(self.digest)
         for hash_, (usable_tokens, tier) in now.items():
             prefix = self.prefixes[hash_]
             shared, path = self.path(prefix)
@@ -213,46 +215,46 @@ def test_every_position_has_the_place_and_the_use_that_the_cache_gives_it(
     assert revived > SCHEDULES
 
 
-def test_only_what_is_stored_is_told() -> None:
+def test_only_what_is_stored_is_reported() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 20, 30], 31)
-    assert told(digest) == {}
+    add_request(digest, [10, 20, 30], 31)
+    assert reported(digest) == {}
     digest.on_events([stored(1, 0, 25)])
-    assert told(digest) == {1: (10, Tier.MEMORY), 2: (20, Tier.MEMORY)}
+    assert reported(digest) == {1: (10, Tier.MEMORY), 2: (20, Tier.MEMORY)}
     digest.on_events([stored(2, 25, 30, parent=1)])
-    assert told(digest)[3] == (30, Tier.MEMORY)
+    assert reported(digest)[3] == (30, Tier.MEMORY)
 
 
-def test_a_prompt_that_comes_again_computes_its_last_token() -> None:
+def test_a_repeated_prompt_computes_its_last_token() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 30], 30)
+    add_request(digest, [10, 30], 30)
     digest.on_events([stored(1, 0, 29)])
-    assert told(digest) == {1: (10, Tier.MEMORY), 2: (29, Tier.MEMORY)}
+    assert reported(digest) == {1: (10, Tier.MEMORY), 2: (29, Tier.MEMORY)}
 
 
 def test_a_position_without_a_token_lives_with_the_first_entry() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [0, 0, 20], 31)
+    add_request(digest, [0, 0, 20], 31)
     digest.on_events([stored(1, 0, 8), stored(2, 8, 30, parent=1)])
-    assert [told(digest)[each][0] for each in (1, 2, 3)] == [0, 0, 20]
+    assert [reported(digest)[each][0] for each in (1, 2, 3)] == [0, 0, 20]
     digest.on_events([evicted(2)])
-    assert sorted(told(digest)) == [1, 2]
+    assert sorted(reported(digest)) == [1, 2]
 
 
 def test_an_entry_from_before_is_bound_by_what_is_stored_behind_it() -> None:
     digest = PrefixDigest(snapshot_only=False)
     event = CacheEvent(CacheEventKind.SPILLED, 1, 0, 0, 20, 20)
     digest.on_events([event])
-    asked(digest, [10, 20, 30], 31)
+    add_request(digest, [10, 20, 30], 31)
     digest.on_events([stored(2, 20, 30, parent=1)])
-    assert told(digest) == {1: (10, Tier.DISK), 2: (20, Tier.DISK), 3: (30, Tier.MEMORY)}
+    assert reported(digest) == {1: (10, Tier.DISK), 2: (20, Tier.DISK), 3: (30, Tier.MEMORY)}
     digest.on_events([CacheEvent(CacheEventKind.PROMOTED, 1, 0, 0, 20, 20)])
-    assert told(digest)[1] == (10, Tier.MEMORY)
+    assert reported(digest)[1] == (10, Tier.MEMORY)
 
 
 def test_two_requests_with_the_same_beginning_share_its_positions() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 20], 21, "a")
+    add_request(digest, [10, 20], 21, "a")
     digest.on_events([stored(1, 0, 20, uid="a")])
     digest.take_changes()
     digest.on_request("b", chain_of([1, 2, 7]), [10, 20, 40], 41)
@@ -263,76 +265,76 @@ def test_two_requests_with_the_same_beginning_share_its_positions() -> None:
 
 def test_a_position_that_two_bind_lives_with_the_later_prompt() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 20], 21, "a")
+    add_request(digest, [10, 20], 21, "a")
     digest.on_events([stored(1, 0, 20, uid="a")])
-    asked(digest, [10, 18], 21, "b")
+    add_request(digest, [10, 18], 21, "b")
     digest.on_events([stored(2, 0, 18, uid="b")])
     digest.on_events([evicted(1)])
-    assert told(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
+    assert reported(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
 
 
 def test_a_position_that_was_worth_fewer_tokens_stays_so() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 18], 21, "a")
+    add_request(digest, [10, 18], 21, "a")
     digest.on_events([stored(1, 0, 18, uid="a")])
-    asked(digest, [10, 20], 21, "b")
+    add_request(digest, [10, 20], 21, "b")
     digest.on_events([stored(2, 0, 20, uid="b"), evicted(1)])
-    assert told(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
+    assert reported(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
 
 
 def test_an_answer_is_bound_to_what_was_stored_of_it() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 20], 24)
+    add_request(digest, [10, 20], 24)
     digest.on_events([stored(1, 0, 23), stored(2, 23, 50, parent=1)])
     digest.on_answer("r", chain_of([1, 2, 3, 4]), None)
     # A cut within the answer is worth the prompt; its end is worth all.
-    assert told(digest)[3] == (24, Tier.MEMORY)
-    assert told(digest)[4] == (50, Tier.MEMORY)
+    assert reported(digest)[3] == (24, Tier.MEMORY)
+    assert reported(digest)[4] == (50, Tier.MEMORY)
 
 
 def test_an_answer_that_is_not_repeated_is_worth_what_is_kept_of_the_prompt() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 30], 34)
+    add_request(digest, [10, 30], 34)
     digest.on_events([stored(1, 0, 22)])
     digest.on_answer("r", chain_of([1, 2, 3]), 20)
-    assert [told(digest)[each][0] for each in (1, 2, 3)] == [10, 20, 20]
+    assert [reported(digest)[each][0] for each in (1, 2, 3)] == [10, 20, 20]
 
 
 def test_nothing_is_bound_of_an_answer_whose_entry_is_gone() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10], 24)
+    add_request(digest, [10], 24)
     digest.on_events([stored(1, 0, 23), evicted(1)])
     digest.on_answer("r", chain_of([1, 2]), None)
     digest.on_end("r")
-    assert told(digest) == {}
+    assert reported(digest) == {}
 
 
 def test_what_is_stored_after_a_request_has_ended_binds_nothing() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10], 24)
+    add_request(digest, [10], 24)
     digest.on_end("r")
     digest.on_events([stored(1, 0, 23)])
     digest.on_answer("r", chain_of([1, 2]), None)
-    assert told(digest) == {}
+    assert reported(digest) == {}
 
 
 def test_a_snapshot_is_worth_its_end_and_nothing_before() -> None:
     digest = PrefixDigest(snapshot_only=True)
-    asked(digest, [10, 20, 30], 31)
+    add_request(digest, [10, 20, 30], 31)
     kind = CacheEventKind.STORED
     digest.on_events(
         [CacheEvent(kind, 1, 0, 0, 20, 20, "r"), CacheEvent(kind, 2, 1, 20, 30, 20, "r")]
     )
-    assert [told(digest)[each][0] for each in (1, 2, 3)] == [0, 20, 20]
+    assert [reported(digest)[each][0] for each in (1, 2, 3)] == [0, 20, 20]
 
 
 def filed(kind: CacheEventKind, entry: int, begin: int, end: int, file: int) -> CacheEvent:
     return CacheEvent(kind, entry, entry - 1, begin, end, end, file=file)
 
 
-def test_what_is_in_files_is_told_again_after_a_restart() -> None:
+def test_what_is_in_files_is_reported_again_after_a_restart() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10, 20, 30], 31)
+    add_request(digest, [10, 20, 30], 31)
     digest.on_events([stored(1, 0, 20), stored(2, 20, 30, parent=1)])
     digest.on_events([filed(CacheEventKind.FILED, 1, 0, 20, 77)])
     assert digest.has_unsaved
@@ -351,21 +353,21 @@ def test_what_is_in_files_is_told_again_after_a_restart() -> None:
     )
     assert later.files() == {77: 2, 78: 3}
     later.restore(2, saved[0])
-    assert told(later) == {1: (10, Tier.DISK), 2: (20, Tier.DISK)}
+    assert reported(later) == {1: (10, Tier.DISK), 2: (20, Tier.DISK)}
     later.on_events([evicted(2)])
-    assert told(later) == {1: (10, Tier.DISK)}
+    assert reported(later) == {1: (10, Tier.DISK)}
     # The rest of the file is there, but no entry for it.
     later.restore(1, saved[0])
-    assert told(later) == {1: (10, Tier.DISK)}
+    assert reported(later) == {1: (10, Tier.DISK)}
 
 
 def test_what_a_request_has_bound_is_not_revived() -> None:
     digest = PrefixDigest(snapshot_only=False)
     digest.on_events([filed(CacheEventKind.SPILLED, 1, 0, 20, 77)])
-    asked(digest, [8], 21)
+    add_request(digest, [8], 21)
     digest.on_events([stored(2, 0, 20)])
     digest.restore(1, SavedPositions(77, array("Q", [1, 2]), array("I", [10, 20])))
-    assert told(digest) == {1: (8, Tier.MEMORY), 2: (20, Tier.DISK)}
+    assert reported(digest) == {1: (8, Tier.MEMORY), 2: (20, Tier.DISK)}
 
 
 def test_nothing_is_revived_for_an_entry_of_another_file() -> None:
@@ -374,7 +376,7 @@ def test_nothing_is_revived_for_an_entry_of_another_file() -> None:
     saved = SavedPositions(77, array("Q", [1]), array("I", [10]))
     digest.restore(1, saved)
     digest.restore(9, saved)
-    assert told(digest) == {}
+    assert reported(digest) == {}
 
 
 def test_no_more_is_kept_than_the_limit_and_one_entry() -> None:
@@ -390,9 +392,9 @@ def test_no_more_is_kept_than_the_limit_and_one_entry() -> None:
     assert len(digest.saved()) == 5
 
 
-def test_a_removed_hash_is_told_once() -> None:
+def test_a_removed_hash_is_reported_once() -> None:
     digest = PrefixDigest(snapshot_only=False)
-    asked(digest, [10], 24)
+    add_request(digest, [10], 24)
     digest.on_events([stored(1, 0, 23)])
     digest.take_changes()
     digest.on_events([evicted(1)])

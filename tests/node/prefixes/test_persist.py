@@ -52,73 +52,73 @@ class Life:
         self.feed.on_cache_events("m", (event(CacheEventKind.STORED, 0, "r"),))
         self.digest.on_end("r")
 
-    def tell(self, kind: CacheEventKind, file: int) -> None:
+    def report(self, kind: CacheEventKind, file: int) -> None:
         self.feed.on_cache_events("m", (event(kind, file),))
 
-    async def until_told(self) -> None:
+    async def until_reported(self) -> None:
         async with asyncio.timeout(WAIT_S):
             while not len(self.digest):
                 await asyncio.sleep(0)
 
 
-async def test_what_is_on_disk_is_told_after_a_restart(tmp_path: Path) -> None:
+async def test_what_is_on_disk_is_reported_after_a_restart(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
+    life.report(FILED, 7)
     await life.feed.close()
     life = Life(tmp_path)
-    life.tell(SPILLED, 7)
-    await life.until_told()
+    life.report(SPILLED, 7)
+    await life.until_reported()
     entry = life.digest.entry(POSITIONS)
     assert entry is not None
     assert (entry.usable_tokens, entry.tier) == (POSITIONS, Tier.DISK)
-    # Nor is it lost where nobody asks before the next restart.
+    # Nor is it lost where nothing requests it before the next restart.
     life.feed.on_ended("m")
     await life.feed.close()
     life = Life(tmp_path)
-    life.tell(SPILLED, 7)
-    await life.until_told()
+    life.report(SPILLED, 7)
+    await life.until_reported()
     await life.feed.close()
 
 
-async def test_what_was_kept_waits_for_the_engine_and_comes_in_pieces(
+async def test_what_was_saved_waits_for_the_engine_and_is_restored_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "PIECE_POSITIONS", 1)
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
+    life.report(FILED, 7)
     await life.feed.close()
     life = Life(tmp_path)
     read = next(iter(life.feed._saving))
     await asyncio.wait({read}, timeout=0.05)
     assert not len(life.digest)
-    life.tell(SPILLED, 7)
-    await life.until_told()
+    life.report(SPILLED, 7)
+    await life.until_reported()
     await life.feed.close()
 
 
-async def test_an_agent_that_is_killed_has_kept_what_it_knew_a_while_ago(
+async def test_an_agent_that_is_killed_has_saved_what_it_knew_a_while_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "SAVE_S", 0.001)
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
+    life.report(FILED, 7)
     async with asyncio.timeout(WAIT_S):
         while not (life.disk / POSITIONS_NAME).exists():
             await asyncio.sleep(0)
     later = Life(tmp_path)
-    later.tell(SPILLED, 7)
-    await later.until_told()
+    later.report(SPILLED, 7)
+    await later.until_reported()
     await later.feed.close()
     await life.feed.close()
 
 
-async def test_nothing_is_told_of_another_file_or_of_none(tmp_path: Path) -> None:
+async def test_nothing_is_reported_of_another_file_or_of_none(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
+    life.report(FILED, 7)
     await life.feed.close()
     for events in ((), (event(SPILLED, 8),)):
         life = Life(tmp_path)
@@ -130,26 +130,26 @@ async def test_nothing_is_told_of_another_file_or_of_none(tmp_path: Path) -> Non
         assert not len(digest)
 
 
-async def test_an_engine_that_ends_at_once_leaves_what_was_kept(tmp_path: Path) -> None:
+async def test_an_engine_that_ends_at_once_leaves_what_was_saved(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
+    life.report(FILED, 7)
     await life.feed.close()
     await Life(tmp_path).feed.close()
     life = Life(tmp_path)
-    life.tell(SPILLED, 7)
-    await life.until_told()
+    life.report(SPILLED, 7)
+    await life.until_reported()
     await life.feed.close()
 
 
-async def test_what_is_cleared_is_not_kept(tmp_path: Path) -> None:
+async def test_what_is_cleared_is_not_saved(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.serve()
-    life.tell(FILED, 7)
-    life.tell(CacheEventKind.EVICTED, 0)
+    life.report(FILED, 7)
+    life.report(CacheEventKind.EVICTED, 0)
     await life.feed.close()
     life = Life(tmp_path)
-    life.tell(SPILLED, 7)
+    life.report(SPILLED, 7)
     digest = life.digest
     await asyncio.wait(tuple(life.feed._saving), timeout=0.05)
     await life.feed.close()

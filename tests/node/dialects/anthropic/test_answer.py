@@ -131,7 +131,7 @@ def test_a_stream_has_its_events_in_order() -> None:
     ]
 
 
-def test_the_start_tells_the_prompts_tokens() -> None:
+def test_the_start_reports_the_prompts_tokens() -> None:
     start = events(streamed(content("a")))[0]["message"]
     assert start["id"] == "msg_00000000000000aa-r1"
     assert start["usage"] == {
@@ -142,12 +142,12 @@ def test_the_start_tells_the_prompts_tokens() -> None:
     }
 
 
-def test_a_start_before_the_engine_took_the_request_tells_none() -> None:
+def test_a_start_before_the_engine_accepted_the_request_reports_none() -> None:
     (start, *_) = events(writer().parts(content("a")))
     assert start["message"]["usage"]["input_tokens"] == 0
 
 
-def test_the_end_tells_what_was_used() -> None:
+def test_the_end_reports_the_usage() -> None:
     assert events(streamed(content("a")))[-2]["usage"] == {
         "input_tokens": 18,
         "cache_creation_input_tokens": 0,
@@ -198,7 +198,7 @@ def test_whitespace_is_text() -> None:
     }
 
 
-def test_no_delta_holds_null() -> None:
+def test_no_delta_contains_null() -> None:
     for event in events(streamed(AGENTIC)):
         if event["type"].startswith("content_block"):
             assert b"null" not in json.dumps(event).encode()
@@ -260,7 +260,7 @@ def test_omitted_thinking_is_in_the_signature_only() -> None:
         (call(0, "look", "{}"), last(FinishReason.LENGTH), "max_tokens", None),
     ],
 )
-def test_the_reason_of_the_end_is_told(
+def test_the_stop_reason_is_reported(
     parts: list[Part], end: Delta, reason: str, sequence: str | None
 ) -> None:
     for message in (accumulated(streamed(parts, end)), whole(parts, end)):

@@ -33,12 +33,12 @@ def body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "max_tokens": 64, "messages": messages, **fields}
 
 
-def asked(**fields: Any) -> MessagesRequest:
+def parsed(**fields: Any) -> MessagesRequest:
     return read_messages(json.dumps(body(**fields)).encode())
 
 
 def read(**fields: Any) -> TextRequest:
-    return asked(**fields).request
+    return parsed(**fields).request
 
 
 def count(**fields: Any) -> TextRequest:
@@ -56,7 +56,7 @@ def test_absent_fields_take_the_defaults() -> None:
         stream=False,
         messages=(Message("user", "hi"),),
     )
-    assert asked().thinking is ThinkingShown.SHOWN
+    assert parsed().thinking is ThinkingShown.SHOWN
 
 
 def test_all_fields_about_sampling_are_applied() -> None:
@@ -164,7 +164,7 @@ def test_what_this_version_cannot_do_is_refused_by_name(fields: dict[str, Any], 
         {"chat_template_kwargs": {"x": None}},
     ],
 )
-def test_what_asks_for_nothing_is_taken(fields: dict[str, Any]) -> None:
+def test_values_without_effect_are_accepted(fields: dict[str, Any]) -> None:
     assert read(**fields) == read()
 
 
@@ -181,10 +181,10 @@ def test_what_asks_for_nothing_is_taken(fields: dict[str, Any]) -> None:
         ({"type": "adaptive", "display": "omitted"}, True, ThinkingShown.OMITTED),
     ],
 )
-def test_thinking_is_told_to_the_template_and_to_the_writer(
+def test_thinking_is_passed_to_the_template_and_to_the_writer(
     thinking: object, enabled: bool | None, shown: ThinkingShown
 ) -> None:
-    given = asked(thinking=thinking)
+    given = parsed(thinking=thinking)
     assert given.request.template.enable_thinking is enabled
     assert given.thinking is shown
 
@@ -214,12 +214,12 @@ def test_a_budget_of_minus_one_lifts_the_models_own(kind: str) -> None:
 def test_a_tool_that_must_be_called_has_an_object_for_input() -> None:
     tools = [TOOL, {**TOOL, "name": "other", "input_schema": {"type": "string"}}]
     assert len(read(tools=tools).tools) == 2
-    for held in (
+    for constrained in (
         {"tools": tools, "tool_choice": {"type": "any"}},
         {"tools": [TOOL, {**tools[1], "strict": True}]},
     ):
         with pytest.raises(BadRequest, match=r"\.$") as caught:
-            read(**held)
+            read(**constrained)
         assert caught.value.param == "tools[1].input_schema"
 
 
@@ -244,7 +244,7 @@ def test_a_last_assistant_message_is_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("content", ["", []])
-def test_an_empty_last_assistant_message_asks_for_nothing(content: object) -> None:
+def test_an_empty_last_assistant_message_is_no_prefill(content: object) -> None:
     request = read(messages=turn(content))
     assert not request.continue_final
     assert request.messages == (Message("user", "hi"),)
@@ -282,7 +282,7 @@ def test_what_cannot_be_gone_on_with_is_refused(
         ({"output_config": {"format": FORMAT}}, "output_config.format.schema"),
     ],
 )
-def test_what_holds_a_whole_answer_does_not_go_on_with_one(
+def test_what_constrains_a_whole_answer_does_not_continue_one(
     fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -305,13 +305,13 @@ def test_what_holds_a_whole_answer_does_not_go_on_with_one(
         ),
     ],
 )
-def test_a_format_holds_the_answer_by_either_name(fields: dict[str, Any], param: str) -> None:
+def test_a_format_constrains_the_answer_by_either_name(fields: dict[str, Any], param: str) -> None:
     constraint = Constraint(ConstraintKind.JSON_SCHEMA, param, json.dumps(SCHEMA))
     assert read(**fields).constraint == constraint
     assert count(**fields).constraint == constraint
 
 
-def test_a_format_of_text_holds_nothing() -> None:
+def test_a_format_of_text_constrains_nothing() -> None:
     assert read(output_config={"format": {"type": "text"}}) == read()
 
 
@@ -342,16 +342,16 @@ def test_a_call_can_be_forced_of_any_tool_or_of_one() -> None:
     assert [tool.name for tool in request.tools] == ["look", "go"]
 
 
-def test_a_forced_call_comes_behind_thinking() -> None:
+def test_a_forced_call_follows_thinking() -> None:
     thinking = {"type": "enabled", "budget_tokens": 9}
     request = read(tools=[TOOL], tool_choice={"type": "any"}, thinking=thinking)
     assert request.must_call
     assert (request.template.enable_thinking, request.thinking_tokens) == (True, 9)
 
 
-def test_a_question_about_the_cache_is_answered() -> None:
-    assert asked(diagnostics={"previous_message_id": "msg_1"}).diagnosed
-    assert not asked(diagnostics={"previous_message_id": None}).diagnosed
+def test_a_request_for_cache_diagnostics_is_read() -> None:
+    assert parsed(diagnostics={"previous_message_id": "msg_1"}).diagnosed
+    assert not parsed(diagnostics={"previous_message_id": None}).diagnosed
 
 
 # --- count_tokens ----------------------------------------------------------------------------

@@ -52,20 +52,20 @@ def test_it_is_a_function_with_the_schema_of_its_type(kind: str, arguments: dict
 
 
 def test_later_versions_have_other_commands() -> None:
-    def says(kind: str, field: str, **fields: Any) -> Any:
+    def enum_of(kind: str, field: str, **fields: Any) -> Any:
         return declared(kind, **fields).parameters["properties"][field]["enum"]
 
-    assert "undo_edit" in says("text_editor_20250124", "command")
-    assert "undo_edit" not in says("text_editor_20250728", "command")
-    assert "scroll" not in says("computer_20241022", "action", **SCREEN)
-    assert "scroll" in says("computer_20250124", "action", **SCREEN)
-    assert "zoom" not in says("computer_20251124", "action", **SCREEN)
+    assert "undo_edit" in enum_of("text_editor_20250124", "command")
+    assert "undo_edit" not in enum_of("text_editor_20250728", "command")
+    assert "scroll" not in enum_of("computer_20241022", "action", **SCREEN)
+    assert "scroll" in enum_of("computer_20250124", "action", **SCREEN)
+    assert "zoom" not in enum_of("computer_20251124", "action", **SCREEN)
     older = declared("text_editor_20250124").parameters["properties"]
     assert "insert_text" not in older
     assert "insert" in older["new_str"]["description"]
 
 
-def test_what_the_tool_says_of_itself_is_told_to_the_model() -> None:
+def test_the_settings_of_a_tool_are_in_its_description() -> None:
     assert "1024 x 768" in declared("computer_20250124", **SCREEN).function["description"]
     editor = declared("text_editor_20250728", max_characters=10_000)
     assert "10000 characters" in editor.function["description"]

@@ -45,7 +45,7 @@ def test_the_message_names_the_field_at_fault() -> None:
     assert again["error"]["message"] == "top_k is wrong."
 
 
-def test_a_prompt_that_is_too_long_is_told_in_anthropic_s_words_and_nothing_else() -> None:
+def test_a_prompt_that_is_too_long_is_reported_in_anthropic_s_words_and_nothing_else() -> None:
     error = ContextTooLong(Overflow(9, 8), "It is too long.", param="messages")
     assert json.loads(error_body(error)) == {
         "type": "error",
@@ -56,5 +56,5 @@ def test_a_prompt_that_is_too_long_is_told_in_anthropic_s_words_and_nothing_else
     }
 
 
-def test_without_an_id_none_is_told() -> None:
+def test_without_an_id_none_is_sent() -> None:
     assert "request_id" not in json.loads(error_body(_Failure()))

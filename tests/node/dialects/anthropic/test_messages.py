@@ -80,7 +80,7 @@ def test_an_empty_text_leaves_no_line() -> None:
     ]
 
 
-def test_results_come_in_order_and_before_the_text_of_their_turn() -> None:
+def test_results_are_in_order_and_before_the_text_of_their_turn() -> None:
     turn = user(
         result("t1", content="one", cache_control=None),
         result("t2", content=[text("two"), text("lines")]),
@@ -98,15 +98,15 @@ def test_results_alone_make_no_users_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("no such file", "Error: no such file"),
         ("Error: exit 1", "Error: exit 1"),
         (None, "Error"),
     ],
 )
-def test_the_text_of_an_error_says_so(content: str | None, said: str) -> None:
-    assert read(user(result("t", content=content, is_error=True)))[0].content == said
+def test_the_text_of_an_error_is_marked_as_one(content: str | None, expected: str) -> None:
+    assert read(user(result("t", content=content, is_error=True)))[0].content == expected
     assert read(user(result("t", content="fine", is_error=False)))[0].content == "fine"
 
 
@@ -136,7 +136,7 @@ def test_the_input_of_a_call_is_text_whatever_it_is(given: object, text: str) ->
     assert answer.tool_calls == (ToolCall("t", "n", text),)
 
 
-def test_an_answer_comes_back_with_its_thinking_and_calls() -> None:
+def test_an_answer_is_read_back_with_its_thinking_and_calls() -> None:
     turn = assistant(
         {"type": "thinking", "thinking": "hm", "signature": hashed_signature("hm")},
         {"type": "redacted_thinking", "data": "zzz"},
@@ -158,7 +158,7 @@ def test_an_answer_comes_back_with_its_thinking_and_calls() -> None:
     ]
 
 
-def test_thinking_that_was_not_shown_comes_back_in_its_signature() -> None:
+def test_thinking_that_was_not_shown_is_restored_from_its_signature() -> None:
     block = {"type": "thinking", "thinking": "", "signature": carrying_signature("hm ü")}
     assert read(assistant(block)) == [Message("assistant", "", "hm ü")]
 

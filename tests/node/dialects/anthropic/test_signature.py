@@ -13,7 +13,7 @@ def test_a_carrying_signature_brings_the_thought_back() -> None:
     assert carried_thought(carrying_signature("Größer als 7?\n")) == "Größer als 7?\n"
 
 
-def test_a_hash_brings_nothing_back_and_tells_thoughts_apart() -> None:
+def test_a_hash_restores_nothing_and_distinguishes_thoughts() -> None:
     assert carried_thought(hashed_signature("a")) == ""
     assert hashed_signature("a") == hashed_signature("a") != hashed_signature("b")
 

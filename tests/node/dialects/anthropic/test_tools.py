@@ -48,7 +48,7 @@ def test_null_in_a_schema_is_no_key_of_it() -> None:
     assert read.parameters == {"type": "object", "properties": {"a": {"enum": ["x", None]}}}
 
 
-def test_a_tool_says_where_its_schema_is() -> None:
+def test_a_tool_has_the_path_of_its_schema() -> None:
     tools = read_tools([tool(), tool(name="go")]).tools
     assert [each.param for each in tools] == ["tools[0].input_schema", "tools[1].input_schema"]
 
@@ -70,7 +70,7 @@ NONE = DeclaredTools()
         ),
     ],
 )
-def test_a_choice_says_what_may_and_what_must_be_called(
+def test_a_choice_sets_what_may_and_what_must_be_called(
     choice: dict[str, Any] | None, meant: ToolChoice
 ) -> None:
     given = None if choice is None else ToolChoiceBody.model_validate(choice)

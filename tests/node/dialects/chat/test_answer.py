@@ -82,7 +82,7 @@ def test_chunks_are_what_openai_sends() -> None:
 
 
 @pytest.mark.parametrize("style", [ChatStyle(), WITH_USAGE, LEGACY, ChatStyle(reasoning="both")])
-def test_every_chunk_is_valid_and_no_delta_holds_null(style: ChatStyle) -> None:
+def test_every_chunk_is_valid_and_no_delta_contains_null(style: ChatStyle) -> None:
     parts = TWO_CALLS if style is not LEGACY else TWO_CALLS[:7]
     for chunk in chunks(streamed(answer(style), parts)):
         ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -90,7 +90,7 @@ def test_every_chunk_is_valid_and_no_delta_holds_null(style: ChatStyle) -> None:
             assert b"null" not in json.dumps(choice["delta"]).encode()
 
 
-def test_the_role_comes_once_with_whatever_comes_first() -> None:
+def test_the_role_is_sent_once_with_the_first_part() -> None:
     firsts = ([content("a")], [reasoning("a")], call(0, "f", "{}"))
     for parts in firsts:
         first, *others = deltas([*parts, content("b")])
@@ -116,9 +116,9 @@ def test_blank_pieces_are_kept() -> None:
     ]
 
 
-def test_calls_are_told_by_index_with_their_id_and_name_once() -> None:
-    told = [delta["tool_calls"] for delta in deltas(TWO_CALLS) if "tool_calls" in delta]
-    assert told[0] == [
+def test_calls_are_streamed_by_index_with_their_id_and_name_once() -> None:
+    sent = [delta["tool_calls"] for delta in deltas(TWO_CALLS) if "tool_calls" in delta]
+    assert sent[0] == [
         {
             "index": 0,
             "id": "call_0",
@@ -126,14 +126,14 @@ def test_calls_are_told_by_index_with_their_id_and_name_once() -> None:
             "function": {"name": "find", "arguments": ""},
         }
     ]
-    assert told[1] == [{"index": 0, "function": {"arguments": '{"q": "'}}]
-    assert [each["index"] for (each,) in told] == [0, 0, 0, 0, 1, 1]
-    assert [each["id"] for (each,) in told if "id" in each] == ["call_0", "call_1"]
+    assert sent[1] == [{"index": 0, "function": {"arguments": '{"q": "'}}]
+    assert [each["index"] for (each,) in sent] == [0, 0, 0, 0, 1, 1]
+    assert [each["id"] for (each,) in sent if "id" in each] == ["call_0", "call_1"]
 
 
 def test_the_pieces_of_the_arguments_are_exactly_their_json() -> None:
-    told = [delta["tool_calls"][0] for delta in deltas(TWO_CALLS) if "tool_calls" in delta]
-    text = "".join(each["function"]["arguments"] for each in told if each["index"] == 0)
+    sent = [delta["tool_calls"][0] for delta in deltas(TWO_CALLS) if "tool_calls" in delta]
+    text = "".join(each["function"]["arguments"] for each in sent if each["index"] == 0)
     assert text == '{"q": "é \\"x\\""}'
 
 
@@ -151,23 +151,23 @@ def test_openais_client_puts_the_whole_message_together() -> None:
     assert completion.choices[0].finish_reason == "tool_calls"
 
 
-def test_streamed_and_whole_tell_the_same() -> None:
+def test_streamed_and_whole_answers_are_the_same() -> None:
     collected = whole(answer(), TWO_CALLS)
-    told = final(TWO_CALLS).choices[0]
+    accumulated = final(TWO_CALLS).choices[0]
     message = collected["choices"][0]["message"]
-    assert message["content"] == told.message.content
-    assert message["reasoning_content"] == told.message.reasoning_content
-    functions = [each.function for each in told.message.tool_calls]
+    assert message["content"] == accumulated.message.content
+    assert message["reasoning_content"] == accumulated.message.reasoning_content
+    functions = [each.function for each in accumulated.message.tool_calls]
     assert [call["function"] for call in message["tool_calls"]] == [
         {"name": each.name, "arguments": each.arguments} for each in functions
     ]
-    assert collected["choices"][0]["finish_reason"] == told.finish_reason
+    assert collected["choices"][0]["finish_reason"] == accumulated.finish_reason
 
 
 def test_a_call_of_the_older_form_is_a_function_call() -> None:
     parts = [content("So. "), *call(0, "find", '{"q":', "1}")]
-    told = deltas(parts, LEGACY)
-    assert told[1:] == [
+    sent = deltas(parts, LEGACY)
+    assert sent[1:] == [
         {"function_call": {"name": "find", "arguments": ""}},
         {"function_call": {"arguments": '{"q":'}},
         {"function_call": {"arguments": "1}"}},
@@ -192,7 +192,7 @@ def test_a_call_of_the_older_form_is_a_function_call() -> None:
         ([*call(0, "f", "{}"), content("a")], FinishReason.LENGTH, "length"),
     ],
 )
-def test_the_reason_of_the_end_is_told(
+def test_the_finish_reason_is_reported(
     parts: list[Part], finish: FinishReason, reason: str
 ) -> None:
     end = chunks(streamed(answer(), parts, last(finish)))[-1]
@@ -228,12 +228,12 @@ def test_without_the_option_no_chunk_has_usage() -> None:
         (ChatStyle(reasoning=None), set()),
     ],
 )
-def test_reasoning_is_told_in_the_fields_of_the_option(style: ChatStyle, fields: set[str]) -> None:
+def test_reasoning_is_sent_in_the_fields_of_the_option(style: ChatStyle, fields: set[str]) -> None:
     parts = [reasoning("hm"), content("a")]
     message = whole(answer(style), parts)["choices"][0]["message"]
     assert {field for field in message if "reasoning" in field} == fields
-    told = [delta for delta in deltas(parts, style) if set(delta) - {"role", "content"}]
-    assert [set(delta) - {"role"} for delta in told] == ([fields] if fields else [])
+    sent = [delta for delta in deltas(parts, style) if set(delta) - {"role", "content"}]
+    assert [set(delta) - {"role"} for delta in sent] == ([fields] if fields else [])
     assert all(message[field] == "hm" for field in fields)
 
 
@@ -315,10 +315,10 @@ def three() -> bytes:
 
 
 def test_each_choice_has_its_role_its_end_and_its_index_and_they_begin_in_order() -> None:
-    told = [each["choices"][0] for each in chunks(three()) if each["choices"]]
-    assert [each["index"] for each in told] == [0, 1, 2, 1, 0, 0, 2, 1, 0, 0, 0, 1]
+    sent = [each["choices"][0] for each in chunks(three()) if each["choices"]]
+    assert [each["index"] for each in sent] == [0, 1, 2, 1, 0, 0, 2, 1, 0, 0, 0, 1]
     for index, reason in ((0, "tool_calls"), (1, "stop"), (2, "stop")):
-        mine = [each for each in told if each["index"] == index]
+        mine = [each for each in sent if each["index"] == index]
         assert [each["delta"].get("role") for each in mine] == [
             "assistant",
             *[None] * (len(mine) - 1),
@@ -326,13 +326,13 @@ def test_each_choice_has_its_role_its_end_and_its_index_and_they_begin_in_order(
         assert [each["finish_reason"] for each in mine] == [*[None] * (len(mine) - 1), reason]
 
 
-def test_choices_that_say_nothing_have_their_roles_and_ends() -> None:
+def test_choices_without_visible_output_have_their_roles_and_ends() -> None:
     writer = answer(ChatStyle(choices=2, reasoning=None))
     assert writer.parts([reasoning("hm")], 1) == b""
-    told = [
+    sent = [
         each["choices"][0] for each in chunks(writer.ending(end(1, 1)) + writer.ending(end(0, 0)))
     ]
-    assert [(each["index"], each["finish_reason"]) for each in told] == [
+    assert [(each["index"], each["finish_reason"]) for each in sent] == [
         (0, None),
         (1, None),
         (1, "stop"),
@@ -340,7 +340,7 @@ def test_choices_that_say_nothing_have_their_roles_and_ends() -> None:
     ]
 
 
-def test_usage_and_done_come_once_behind_the_last_choice() -> None:
+def test_usage_and_done_are_sent_once_after_the_last_choice() -> None:
     *others, usage = chunks(three())
     assert three().count(b"[DONE]") == 1
     assert usage["usage"]["total_tokens"] == 12
@@ -352,14 +352,14 @@ def test_chunks_of_choices_and_logprobs_are_valid() -> None:
         ChatCompletionChunk.model_validate(chunk, strict=True)
 
 
-def test_a_chunk_tells_the_tokens_that_it_came_with() -> None:
-    told = [
+def test_a_chunk_has_the_logprobs_of_its_own_tokens() -> None:
+    sent = [
         each["choices"][0]["logprobs"]["content"]
         for each in chunks(three())
         if each["choices"] and each["choices"][0]["logprobs"]
     ]
-    assert [[each["token"] for each in tokens] for tokens in told] == [["he"], ["y"]]
-    assert told[0][0]["top_logprobs"][1] == {"token": "ha", "logprob": -1.5, "bytes": [104, 97]}
+    assert [[each["token"] for each in tokens] for tokens in sent] == [["he"], ["y"]]
+    assert sent[0][0]["top_logprobs"][1] == {"token": "ha", "logprob": -1.5, "bytes": [104, 97]}
 
 
 def test_openais_client_puts_choices_and_logprobs_together() -> None:
@@ -395,20 +395,20 @@ class _Weather(BaseModel):
 
 
 def test_openais_client_parses_an_answer_of_a_models_schema() -> None:
-    asked_for: list[bytes] = []
-    said = '{"city": "Bern", "is_warm": false}'
+    requests: list[bytes] = []
+    text = '{"city": "Bern", "is_warm": false}'
     collected = Collected(usage=last().usage)
-    collected.add([content(said)])
+    collected.add([content(text)])
     body = answer().whole([collected])
 
-    with serving(body, "application/json", asked_for) as url:
+    with serving(body, "application/json", requests) as url:
         client = openai.OpenAI(api_key="k", base_url=url, max_retries=0)
         completion = client.chat.completions.parse(
             model="m", messages=[{"role": "user", "content": "hi"}], response_format=_Weather
         )
         client.close()
     assert completion.choices[0].message.parsed == _Weather(city="Bern", is_warm=False)
-    constraint = read_chat(asked_for[0]).request.constraint
+    constraint = read_chat(requests[0]).request.constraint
     assert constraint is not None
     assert constraint.param == "response_format.json_schema.schema"
     assert json.loads(constraint.text)["required"] == ["city", "is_warm"]

@@ -18,13 +18,13 @@ TOOL = {"type": "function", "function": FUNCTION}
 TALK = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
 
 
-def asked(**fields: Any) -> ChatRequest:
+def parsed(**fields: Any) -> ChatRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     return read_chat(json.dumps(body).encode())
 
 
 def chat(**fields: Any) -> TextRequest:
-    return asked(**fields).request
+    return parsed(**fields).request
 
 
 def test_every_known_field_is_applied_refused_or_ignored_and_only_one_of_these() -> None:
@@ -35,14 +35,14 @@ def test_every_known_field_is_applied_refused_or_ignored_and_only_one_of_these()
     assert known <= applied | refused | ignored
 
 
-def test_a_chat_asks_with_messages() -> None:
+def test_a_chat_request_has_messages() -> None:
     request = chat()
     assert request.messages is not None
     assert request.prompt is None
     assert request.prompt_field == "messages"
     assert (request.tools, request.parallel_tool_calls, request.continue_final) == ((), True, False)
     assert request.template == TemplateOptions()
-    assert asked().style == ChatStyle()
+    assert parsed().style == ChatStyle()
 
 
 @pytest.mark.parametrize("field", ["model", "messages"])
@@ -76,12 +76,12 @@ def test_calls_in_parallel_can_be_turned_off() -> None:
     assert not chat(tools=[TOOL], parallel_tool_calls=False).parallel_tool_calls
 
 
-def test_the_older_form_asks_for_one_call_and_is_answered_in_kind() -> None:
-    old = asked(functions=[FUNCTION], function_call="auto")
+def test_the_legacy_form_requests_one_call_and_is_answered_in_kind() -> None:
+    old = parsed(functions=[FUNCTION], function_call="auto")
     assert old.request.tools == chat(tools=[TOOL]).tools
     assert not old.request.parallel_tool_calls
     assert old.style.is_legacy
-    assert asked(functions=[FUNCTION], function_call="none").request.tools == ()
+    assert parsed(functions=[FUNCTION], function_call="none").request.tools == ()
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_what_cannot_be_honoured_is_refused_and_not_ignored(
         {"continue_final_message": False, "add_generation_prompt": True},
     ],
 )
-def test_values_that_ask_for_nothing_pass(fields: dict[str, Any]) -> None:
-    assert asked(**fields) == asked()
+def test_values_without_effect_pass(fields: dict[str, Any]) -> None:
+    assert parsed(**fields) == parsed()
 
 
 # --- the template ----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_variables_of_the_client_go_to_the_template_without_null() -> None:
 @pytest.mark.parametrize(
     "name", ["messages", "tools", "add_generation_prompt", "continue_final_message", "tokenize"]
 )
-def test_what_the_template_is_told_already_is_not_the_clients_to_set(name: str) -> None:
+def test_reserved_template_variables_are_not_the_clients_to_set(name: str) -> None:
     with pytest.raises(BadRequest) as caught:
         chat(chat_template_kwargs={name: None})
     assert caught.value.param == f"chat_template_kwargs.{name}"
@@ -205,7 +205,7 @@ def test_options_of_another_type_are_not_valid(fields: dict[str, Any], param: st
 # --- the last message ------------------------------------------------------------------------
 
 
-def test_an_assistants_last_message_goes_on_only_when_the_client_says_so() -> None:
+def test_an_assistants_last_message_is_continued_only_when_the_client_requests_it() -> None:
     assert not chat(messages=TALK).continue_final
     assert chat(messages=TALK, continue_final_message=True).continue_final
     both = {"continue_final_message": True, "add_generation_prompt": False}
@@ -241,17 +241,17 @@ def test_only_an_assistants_text_can_go_on(message: dict[str, Any]) -> None:
 # --- the answer ------------------------------------------------------------------------------
 
 
-def test_the_answers_style_comes_from_the_body() -> None:
-    assert asked(stream=True, stream_options={"include_usage": True}).style.include_usage
-    assert asked(include_reasoning=False).style.reasoning is None
+def test_the_answers_style_is_read_from_the_body() -> None:
+    assert parsed(stream=True, stream_options={"include_usage": True}).style.include_usage
+    assert parsed(include_reasoning=False).style.reasoning is None
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "both"])
-def test_the_server_says_in_which_field_reasoning_is_told(field: ReasoningField) -> None:
+def test_the_server_sets_in_which_field_reasoning_is_sent(field: ReasoningField) -> None:
     body = json.dumps({"model": "m", "messages": TALK}).encode()
     assert read_chat(body, field).style.reasoning == field
 
 
-def test_what_was_read_makes_the_writer_of_its_answer() -> None:
-    read: DialectRequest = asked()
+def test_a_parsed_request_makes_the_writer_of_its_answer() -> None:
+    read: DialectRequest = parsed()
     assert read.writer(HEAD).keep_alive.startswith(b":")

@@ -26,7 +26,7 @@ def assistant(**fields: Any) -> Message:
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user", "assistant"])
-def test_every_speaker_says_a_string_or_parts(role: str) -> None:
+def test_the_content_of_every_role_is_a_string_or_parts(role: str) -> None:
     text, parts, one = messages(
         {"role": role, "content": "x", "name": "me"},
         {"role": role, "content": PARTS},
@@ -51,7 +51,7 @@ def test_null_beside_a_text_is_no_matter() -> None:
 
 
 @pytest.mark.parametrize("content", [None, [], ""])
-def test_everyone_may_say_nothing(content: object) -> None:
+def test_the_content_of_every_role_may_be_empty(content: object) -> None:
     call = {"role": "assistant", "content": content, "tool_calls": [CALL]}
     answer = {"role": "tool", "content": content, "tool_call_id": "c1"}
     speakers = [{"role": role, "content": content} for role in ("system", "developer", "user")]
@@ -138,7 +138,7 @@ def test_a_function_without_a_call_answers_none() -> None:
     assert found == Message("tool", "", name="g")
 
 
-def test_reasoning_comes_back_by_either_name_and_once() -> None:
+def test_reasoning_is_read_back_by_either_name_and_once() -> None:
     assert assistant(content="a", reasoning_content="hm").reasoning == "hm"
     assert assistant(content="a", reasoning="hm").reasoning == "hm"
     assert assistant(content="a", reasoning="hm", reasoning_content="hm").reasoning == "hm"
@@ -146,7 +146,7 @@ def test_reasoning_comes_back_by_either_name_and_once() -> None:
     assert assistant(content="a", thinking="hm").reasoning == ""
 
 
-def test_a_refusal_is_what_the_assistant_said() -> None:
+def test_a_refusal_is_content_of_the_assistant() -> None:
     assert assistant(refusal="No.").content == "No."
     assert assistant(content="I", refusal="No.").content == (TextPart("I"), TextPart("No."))
     parts = [*PARTS, {"type": "refusal", "refusal": "No."}]

@@ -1,4 +1,4 @@
-"""Tools are functions with a name; a choice says which of them may or must be called."""
+"""Tools are functions with a name; a choice sets which of them may or must be called."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ def of_tools(mode: str, *names: object) -> dict[str, Any]:
         (of_tools("required", "g"), ToolChoice(must_call=True, callable_tools=("g",))),
     ],
 )
-def test_a_choice_says_what_may_be_called_and_whether_it_must(
+def test_a_choice_sets_what_may_be_called_and_whether_it_must(
     choice: object, expected: ToolChoice
 ) -> None:
     assert read_choice(choice, TOOLS) == expected

@@ -31,15 +31,15 @@ from tests.node.dialects.openai_stream import (
 
 
 def completion(**fields: Any) -> TextRequest:
-    return asked(**fields).request
+    return parsed(**fields).request
 
 
-def asked(**fields: Any) -> CompletionRequest:
+def parsed(**fields: Any) -> CompletionRequest:
     return read_completion(json.dumps({"model": "m", "prompt": "hi", **fields}).encode())
 
 
 def answer(**fields: Any) -> CompletionWriter:
-    return asked(**fields).writer(HEAD)
+    return parsed(**fields).writer(HEAD)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_chunks_have_text_and_no_role() -> None:
         "model": "alias",
     }
     choice = {"index": 0, "logprobs": None, "finish_reason": None}
-    told = chunks(streamed(answer(), [content("x é"), content('"')]))
-    assert told == [
+    sent = chunks(streamed(answer(), [content("x é"), content('"')]))
+    assert sent == [
         {**common, "choices": [{**choice, "text": "x é"}]},
         {**common, "choices": [{**choice, "text": '"'}]},
         {**common, "choices": [{**choice, "text": "", "finish_reason": "stop"}]},
     ]
-    assert [Completion.model_construct(**each).choices for each in told]
+    assert [Completion.model_construct(**each).choices for each in sent]
 
 
 def test_usage_is_on_the_last_chunk_alone() -> None:
@@ -133,11 +133,11 @@ def test_usage_is_on_the_last_chunk_alone() -> None:
 
 def test_a_whole_answer_is_valid() -> None:
     body = whole(answer(), [content("he"), content("y")], FinishReason.LENGTH)
-    told = Completion.model_validate(body)
-    assert told.choices[0].text == "hey"
-    assert told.choices[0].finish_reason == "length"
-    assert told.usage is not None
-    assert told.usage.total_tokens == 12
+    validated = Completion.model_validate(body)
+    assert validated.choices[0].text == "hey"
+    assert validated.choices[0].finish_reason == "length"
+    assert validated.usage is not None
+    assert validated.usage.total_tokens == 12
 
 
 def test_a_failure_is_one_event_and_the_stream_is_not_done() -> None:
@@ -172,14 +172,14 @@ def test_counts_that_are_not_valid_are_refused(fields: dict[str, Any], param: st
     assert caught.value.param == param
 
 
-def test_all_answers_that_are_sampled_are_told() -> None:
+def test_all_sampled_answers_are_returned() -> None:
     assert completion(n=3, best_of=3) == completion(n=3) == completion(n=3, best_of=1)
     with pytest.raises(Unsupported) as caught:
         completion(n=2, best_of=3)
     assert caught.value.param == "best_of"
 
 
-def test_choices_are_told_apart_and_each_has_offsets_of_its_own() -> None:
+def test_choices_are_distinguished_and_each_has_offsets_of_its_own() -> None:
     writer = answer(n=2, logprobs=1, stream=True, stream_options={"include_usage": True})
     he, y = token("hé", -0.5, ("ha", -0.25)), token("y", -1.0, ("y", -1.0))
     body = b"".join(
@@ -190,13 +190,13 @@ def test_choices_are_told_apart_and_each_has_offsets_of_its_own() -> None:
             writer.ending(end(0, 0)),
         )
     )
-    *told, usage = chunks(body)
-    for chunk in told:
+    *sent, usage = chunks(body)
+    for chunk in sent:
         # The class is that of a whole answer, where every choice has ended.
         Completion.model_validate(
             {**chunk, "choices": [{**chunk["choices"][0], "finish_reason": "stop"}]}
         )
-    choices = [each["choices"][0] for each in told]
+    choices = [each["choices"][0] for each in sent]
     assert [each["index"] for each in choices] == [1, 1, 0, 1, 0]
     assert [each["finish_reason"] for each in choices] == [None, None, None, "stop", "stop"]
     assert choices[0]["logprobs"] == {
@@ -212,8 +212,8 @@ def test_choices_are_told_apart_and_each_has_offsets_of_its_own() -> None:
 def test_a_whole_answer_of_choices_and_logprobs_is_valid() -> None:
     he, y = token("he", -0.5), token("y", -1.0)
     writer = answer(n=2, logprobs=0)
-    told = Completion.model_validate(whole_of(writer, [[content_of(he), content_of(y)], []]))
-    first, second = told.choices
+    validated = Completion.model_validate(whole_of(writer, [[content_of(he), content_of(y)], []]))
+    first, second = validated.choices
     assert (first.index, first.text, second.index, second.text) == (0, "hey", 1, "")
     assert first.logprobs is not None
     assert first.logprobs.top_logprobs == [{"he": -0.5}, {"y": -1.0}]

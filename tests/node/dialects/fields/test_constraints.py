@@ -34,7 +34,7 @@ def constraint(**fields: Any) -> Constraint | None:
         {"structured_outputs": {"json": None, "json_object": False, "disable_fallback": True}},
     ],
 )
-def test_nothing_is_asked_for_by_default(fields: dict[str, Any]) -> None:
+def test_there_is_no_constraint_by_default(fields: dict[str, Any]) -> None:
     assert constraint(**fields) is None
 
 
@@ -89,7 +89,7 @@ def test_a_schema_may_stand_in_many_places(fields: dict[str, Any], param: str) -
         ("grammar", 'start: "a"', ConstraintKind.LARK, 'start: "a"'),
     ],
 )
-def test_an_answer_may_be_held_to_more_than_json(
+def test_an_answer_may_be_constrained_to_more_than_json(
     name: str, value: object, kind: ConstraintKind, text: str
 ) -> None:
     assert constraint(**{f"guided_{name}": value}) == Constraint(kind, f"guided_{name}", text)
@@ -169,7 +169,7 @@ def test_two_contradict_each_other(fields: dict[str, Any], param: str) -> None:
         ({"guided_json": {"const": "a" * MAX_SCHEMA_LENGTH}}, "guided_json"),
     ],
 )
-def test_what_nothing_can_be_held_to_is_refused_with_its_path(
+def test_a_constraint_that_is_not_valid_is_refused_with_its_path(
     fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(BadRequest, match=r"\.$") as caught:
@@ -189,19 +189,21 @@ def test_what_nothing_can_be_held_to_is_refused_with_its_path(
         ),
     ],
 )
-def test_what_cannot_be_held_is_not_supported(fields: dict[str, Any], param: str) -> None:
+def test_a_constraint_that_cannot_be_enforced_is_not_supported(
+    fields: dict[str, Any], param: str
+) -> None:
     with pytest.raises(Unsupported) as caught:
         constraint(**fields)
     assert caught.value.param == param
 
 
-def test_other_dialects_ask_under_their_own_names() -> None:
+def test_other_dialects_name_their_own_fields() -> None:
     given = {"type": "json_schema", "name": "a", "schema": SCHEMA}
     found = response_format(given, "text.format")
     assert found == json_schema(SCHEMA, "text.format.schema")
 
 
-def test_json_object_holds_to_an_object_also_where_the_schema_says_no_type() -> None:
+def test_json_object_constrains_to_an_object_also_where_the_schema_has_no_type() -> None:
     found = constraint(response_format={"type": "json_object", "schema": {"required": ["a"]}})
     assert found is not None
     assert json.loads(found.text) == {"required": ["a"], "type": "object"}

@@ -29,20 +29,20 @@ def pieces(text: str, chance: random.Random) -> list[str]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_the_text_comes_as_the_arguments_come(form: str, *, ascii_only: bool) -> None:
+def test_the_text_is_streamed_as_the_arguments_arrive(form: str, *, ascii_only: bool) -> None:
     chance = random.Random(1)
     for text in TEXTS:
         arguments = form % json.dumps(text, ensure_ascii=ascii_only)
         for _ in range(20):
             reader = CustomInputReader()
-            told = [reader.feed(piece) for piece in pieces(arguments, chance)]
-            assert "".join([*told, reader.rest()]) == text
+            sent = [reader.feed(piece) for piece in pieces(arguments, chance)]
+            assert "".join([*sent, reader.rest()]) == text
         assert input_of(arguments) == text
 
 
-def test_what_is_whole_of_the_text_is_told_at_once() -> None:
+def test_what_is_complete_of_the_text_is_returned_at_once() -> None:
     reader = CustomInputReader()
-    for piece, told in (
+    for piece, expected in (
         ('{"inp', ""),
         ('ut": "ab', "ab"),
         ("\\", ""),
@@ -50,7 +50,7 @@ def test_what_is_whole_of_the_text_is_told_at_once() -> None:
         ("\\ud83d", ""),
         ("\\ude00c", "😀c"),
     ):
-        assert reader.feed(piece) == told
+        assert reader.feed(piece) == expected
     assert reader.feed('d" ') == "d"
     assert reader.feed("}") == reader.rest() == ""
 
@@ -78,8 +78,8 @@ def test_arguments_of_another_form_are_their_only_text_or_stay_as_they_are(
 ) -> None:
     for length in (1, 4, 100):
         reader = CustomInputReader()
-        told = [reader.feed(arguments[at : at + length]) for at in range(0, len(arguments), length)]
-        assert "".join([*told, reader.rest()]) == text
+        sent = [reader.feed(arguments[at : at + length]) for at in range(0, len(arguments), length)]
+        assert "".join([*sent, reader.rest()]) == text
 
 
 def test_long_arguments_of_another_form_are_read_in_linear_time() -> None:

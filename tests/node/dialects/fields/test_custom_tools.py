@@ -36,7 +36,7 @@ SPACE = {"type": "namespace", "name": "repl", "tools": [EXEC]}
 INPUT = '*** Begin Patch\n+"a"\n*** End Patch'
 
 
-def asked(**fields: Any) -> ResponsesRequest:
+def parsed(**fields: Any) -> ResponsesRequest:
     body = {"model": "m", "input": "hi", **fields}
     return read_responses(json.dumps(body).encode())
 
@@ -56,7 +56,7 @@ def chat_of(*tools: dict[str, Any], **fields: Any) -> bytes:
 
 
 def test_a_custom_tool_is_a_function_with_its_text_as_the_only_argument() -> None:
-    for tools in (read_chat(chat_of(EXEC)).request.tools, asked(tools=[EXEC]).request.tools):
+    for tools in (read_chat(chat_of(EXEC)).request.tools, parsed(tools=[EXEC]).request.tools):
         (tool,) = tools
         assert tool.is_custom
         assert "description" not in tool.function
@@ -66,7 +66,7 @@ def test_a_custom_tool_is_a_function_with_its_text_as_the_only_argument() -> Non
 
 
 def test_the_model_is_shown_the_grammar_of_the_text() -> None:
-    chat, responses = read_chat(chat_of(PATCH)).request, asked(tools=[PATCH]).request
+    chat, responses = read_chat(chat_of(PATCH)).request, parsed(tools=[PATCH]).request
     assert chat.tools[0].function == responses.tools[0].function
     about = chat.tools[0].function["description"]
     assert (
@@ -76,26 +76,26 @@ def test_the_model_is_shown_the_grammar_of_the_text() -> None:
     assert responses.tools[0].param == "tools[0].format.definition"
 
 
-def test_a_call_is_held_to_a_grammar_that_is_a_pattern() -> None:
-    for tools in (read_chat(chat_of(PATCH)).request.tools, asked(tools=[PATCH]).request.tools):
+def test_a_call_is_constrained_to_a_grammar_that_is_a_pattern() -> None:
+    for tools in (read_chat(chat_of(PATCH)).request.tools, parsed(tools=[PATCH]).request.tools):
         (tool,) = tools
         assert "pattern" not in tool.parameters["properties"]["input"]
         assert tool.constrained_parameters["properties"]["input"]["pattern"] == r"^(?:(?:a+)\n)$"
         assert not tool.is_unenforceable
     regex = {"type": "grammar", "syntax": "regex", "definition": "^a+$"}
-    (tool,) = asked(tools=[{**EXEC, "format": regex}]).request.tools
+    (tool,) = parsed(tools=[{**EXEC, "format": regex}]).request.tools
     assert tool.constrained_parameters["properties"]["input"]["pattern"] == "^(?:a+)$"
-    (tool,) = asked(tools=[EXEC]).request.tools
+    (tool,) = parsed(tools=[EXEC]).request.tools
     assert tool.constrained_parameters == tool.parameters
 
 
 def test_a_grammar_that_is_none_is_shown_and_cannot_be_forced() -> None:
     tool = {**PATCH, "format": RECURSIVE}
-    request = asked(tools=[tool]).request
+    request = parsed(tools=[tool]).request
     assert request.tools[0].is_unenforceable
     assert RECURSIVE["definition"] in request.tools[0].function["description"]
     with pytest.raises(Unsupported) as caught:
-        asked(tools=[tool], tool_choice="required")
+        parsed(tools=[tool], tool_choice="required")
     assert caught.value.param == "tools[0].format.definition"
     with pytest.raises(Unsupported) as caught:
         read_chat(chat_of(tool, tool_choice=in_chat({"type": "custom", "name": "apply_patch"})))
@@ -104,7 +104,7 @@ def test_a_grammar_that_is_none_is_shown_and_cannot_be_forced() -> None:
 
 def test_a_format_of_text_is_none() -> None:
     plain = {**EXEC, "format": {"type": "text"}}
-    assert asked(tools=[plain]).request == asked(tools=[EXEC]).request
+    assert parsed(tools=[plain]).request == parsed(tools=[EXEC]).request
     assert read_chat(chat_of(plain)).request == read_chat(chat_of(EXEC)).request
 
 
@@ -127,12 +127,12 @@ def test_a_format_that_is_not_valid_is_refused_by_path(
     given: dict[str, Any], path: str, error: type[BadRequest]
 ) -> None:
     with pytest.raises(error) as caught:
-        asked(tools=[FUNCTION, {**EXEC, "format": given}])
+        parsed(tools=[FUNCTION, {**EXEC, "format": given}])
     assert caught.value.param == f"tools[1].{path}"
 
 
-def test_a_response_repeats_the_tool_as_it_came() -> None:
-    shown = asked(tools=[PATCH, EXEC, SPACE]).facts.tool_set.shown
+def test_a_response_repeats_the_tool_as_it_was_sent() -> None:
+    shown = parsed(tools=[PATCH, EXEC, SPACE]).facts.tool_set.shown
     assert shown[0] == PATCH
     assert shown[1] == {**EXEC, "description": None, "format": {"type": "text"}}
     assert shown[2]["tools"] == [shown[1]]
@@ -142,9 +142,9 @@ def test_a_response_repeats_the_tool_as_it_came() -> None:
 def test_a_custom_tool_is_chosen_by_name(choice: dict[str, Any]) -> None:
     some = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
     for request in (
-        asked(tools=[FUNCTION, EXEC], tool_choice=choice).request,
+        parsed(tools=[FUNCTION, EXEC], tool_choice=choice).request,
         read_chat(chat_of(FUNCTION, EXEC, tool_choice=in_chat(choice))).request,
-        asked(tools=[FUNCTION, EXEC], tool_choice=some).request,
+        parsed(tools=[FUNCTION, EXEC], tool_choice=some).request,
     ):
         assert request.must_call
         assert request.callable_tools == ("exec",)
@@ -194,7 +194,7 @@ def test_a_chat_streams_the_text_of_a_custom_tool() -> None:
     assert deltas[-1]["finish_reason"] == "tool_calls"
 
 
-def test_a_chat_tells_a_whole_call_of_a_custom_tool() -> None:
+def test_a_chat_returns_a_whole_call_of_a_custom_tool() -> None:
     message = whole(read_chat(chat_of(PATCH, FUNCTION)).writer(HEAD), CALLS)["choices"][0][
         "message"
     ]
@@ -220,7 +220,7 @@ def events(body: bytes) -> list[Any]:
 
 
 def test_a_response_streams_the_text_of_a_custom_tool() -> None:
-    found = events(streamed(asked(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS))
+    found = events(streamed(parsed(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS))
     of_call = [event for event in found if event.get("output_index") == 1]
     added, *deltas, text, done = of_call
     item = {
@@ -248,23 +248,23 @@ def test_a_response_streams_the_text_of_a_custom_tool() -> None:
 
 
 def test_a_whole_response_is_the_one_that_was_streamed() -> None:
-    made = whole(asked(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS)
+    made = whole(parsed(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS)
     TypeAdapter(Response).validate_python(made)
-    final = events(streamed(asked(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS))[-1]["response"]
+    final = events(streamed(parsed(tools=[PATCH, FUNCTION]).writer(HEAD), CALLS))[-1]["response"]
     assert made["output"] == final["output"]
     assert made["output"][1]["input"] == INPUT
 
 
-def test_a_custom_tool_of_a_namespace_is_told_with_both_names() -> None:
-    made = whole(asked(tools=[SPACE]).writer(HEAD), call(0, "repl__exec", '{"input": "1"}'))
+def test_a_custom_tool_of_a_namespace_is_returned_with_both_names() -> None:
+    made = whole(parsed(tools=[SPACE]).writer(HEAD), call(0, "repl__exec", '{"input": "1"}'))
     item = made["output"][0]
     assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "repl", "exec")
     assert item["input"] == "1"
 
 
-def test_a_call_that_was_cut_says_what_there_is_of_it() -> None:
+def test_a_truncated_call_contains_what_there_is_of_it() -> None:
     parts: list[Part] = call(0, "apply_patch", '{"input": "*** Beg')
-    found = events(streamed(asked(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
+    found = events(streamed(parsed(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
     (item,) = found[-1]["response"]["output"]
     assert (item["input"], item["status"]) == ("*** Beg", "incomplete")
     assert not [event for event in found if event["type"].endswith(".done")]
@@ -273,7 +273,7 @@ def test_a_call_that_was_cut_says_what_there_is_of_it() -> None:
 @pytest.mark.parametrize("arguments", ['{"input": "a"', '{"patch": "a"}', '"a"'])
 def test_a_call_whose_text_is_whole_is_done_whatever_ended_the_answer(arguments: str) -> None:
     parts: list[Part] = call(0, "apply_patch", arguments)
-    found = events(streamed(asked(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
+    found = events(streamed(parsed(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
     (item,) = found[-1]["response"]["output"]
     assert (item["input"], item["status"]) == ("a", "completed")
 
@@ -281,8 +281,8 @@ def test_a_call_whose_text_is_whole_is_done_whatever_ended_the_answer(arguments:
 # --- history ---------------------------------------------------------------------------------
 
 
-def test_an_answer_is_taken_back_as_it_was_told() -> None:
-    output = whole(asked(tools=[PATCH, FUNCTION, SPACE]).writer(HEAD), CALLS)["output"]
+def test_an_answer_is_read_back_as_it_was_sent() -> None:
+    output = whole(parsed(tools=[PATCH, FUNCTION, SPACE]).writer(HEAD), CALLS)["output"]
     (message,) = messages_of(output)
     assert message.tool_calls == (
         ToolCall("call_0", "apply_patch", json.dumps({"input": INPUT})),
@@ -291,8 +291,8 @@ def test_an_answer_is_taken_back_as_it_was_told() -> None:
     )
     (again,) = messages_of([stored_item(item, "msg_1") for item in output])
     assert again == message
-    told = whole(read_chat(chat_of(PATCH, FUNCTION)).writer(HEAD), CALLS)["choices"][0]["message"]
-    (in_a_chat,) = read_messages([MessageBody.model_validate(told)])
+    sent = whole(read_chat(chat_of(PATCH, FUNCTION)).writer(HEAD), CALLS)["choices"][0]["message"]
+    (in_a_chat,) = read_messages([MessageBody.model_validate(sent)])
     assert in_a_chat.tool_calls == message.tool_calls
 
 
@@ -337,7 +337,7 @@ SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds to
 
 
 def test_the_client_s_search_is_a_function_and_answered_as_a_search() -> None:
-    read = asked(tools=[SEARCH, FUNCTION])
+    read = parsed(tools=[SEARCH, FUNCTION])
     tool = read.request.tools[0]
     assert (tool.name, tool.function["description"]) == ("tool_search", "Finds tools.")
     assert tool.parameters["required"] == ["query"]
@@ -367,29 +367,29 @@ def test_the_client_s_search_is_a_function_and_answered_as_a_search() -> None:
 
 def test_its_own_schema_goes_before_ours() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
-    (tool,) = asked(tools=[{**SEARCH, "parameters": schema}]).request.tools
+    (tool,) = parsed(tools=[{**SEARCH, "parameters": schema}]).request.tools
     assert tool.parameters == schema
     with pytest.raises(BadRequest) as caught:
-        asked(tools=[SEARCH, {**FUNCTION, "name": "tool_search"}])
+        parsed(tools=[SEARCH, {**FUNCTION, "name": "tool_search"}])
     assert caught.value.param == "tools[1].name"
 
 
 def test_it_may_be_forced_and_a_host_s_may_not() -> None:
-    forced = asked(tools=[SEARCH], tool_choice={"type": "tool_search"}).request
+    forced = parsed(tools=[SEARCH], tool_choice={"type": "tool_search"}).request
     assert forced.callable_tools == ("tool_search",)
     with pytest.raises(Unsupported) as caught:
-        asked(tools=[{"type": "tool_search"}], tool_choice={"type": "tool_search"})
+        parsed(tools=[{"type": "tool_search"}], tool_choice={"type": "tool_search"})
     assert caught.value.param == "tool_choice.type"
 
 
 def test_a_function_of_its_name_stays_a_function() -> None:
-    read = asked(tools=[{**FUNCTION, "name": "tool_search"}])
+    read = parsed(tools=[{**FUNCTION, "name": "tool_search"}])
     item = whole(read.writer(HEAD), call(0, "tool_search", "{}"))["output"][0]
     assert item["type"] == "function_call"
 
 
-def test_a_search_that_was_cut_has_no_arguments() -> None:
+def test_a_truncated_search_has_no_arguments() -> None:
     parts = call(0, "tool_search", '{"query": "ma')
-    found = events(streamed(asked(tools=[SEARCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
+    found = events(streamed(parsed(tools=[SEARCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
     (item,) = found[-1]["response"]["output"]
     assert (item["arguments"], item["status"]) == ({}, "incomplete")

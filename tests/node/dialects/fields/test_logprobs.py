@@ -34,12 +34,12 @@ def test_the_older_form_has_lists_side_by_side() -> None:
     }
 
 
-def test_the_token_itself_is_told_beside_the_likeliest_if_it_is_none_of_them() -> None:
+def test_the_token_itself_is_returned_beside_the_likeliest_if_it_is_none_of_them() -> None:
     lists = TextOffsets().lists([token("x", -3.0, ("a", -0.1), ("b", -2.0))])
     assert lists["top_logprobs"] == [{"a": -0.1, "b": -2.0, "x": -3.0}]
 
 
-def test_of_tokens_with_one_text_the_likeliest_is_told() -> None:
+def test_of_tokens_with_one_text_the_likeliest_is_returned() -> None:
     lists = TextOffsets().lists([token("x", -3.0, ("a", -0.1), ("a", -2.0))])
     assert lists["top_logprobs"] == [{"a": -0.1, "x": -3.0}]
 

@@ -68,13 +68,13 @@ def called(path: str, *result: Any) -> list[dict[str, Any]]:
 
 def texts(request: TextRequest) -> list[str]:
     """Returns the text of each message."""
-    said = []
+    contents = []
     for message in request.messages or ():
         content = message.content
         assert isinstance(content, str) or all(isinstance(part, TextPart) for part in content)
         parts = [content] if isinstance(content, str) else [part.text for part in content]
-        said.append("\n".join(filter(None, parts)))
-    return said
+        contents.append("\n".join(filter(None, parts)))
+    return contents
 
 
 @each_dialect
@@ -93,7 +93,7 @@ def test_a_picture_in_a_result_becomes_a_line_of_text(path: str) -> None:
 def test_so_does_one_of_an_earlier_turn(path: str) -> None:
     turns = [user(path, "see", PICTURE[path]), assistant("no"), user(path, "and now?")]
     assert texts(request_of(path, turns)) == [f"see\n{LINE}", "no", "and now?"]
-    # One that was refused stays in front of what the user says next.
+    # One that was refused stays in front of what the user sends next.
     turns = [user(path, PICTURE[path]), user(path, "and now?")]
     assert texts(request_of(path, turns)) == [LINE, "and now?"]
 
@@ -131,12 +131,12 @@ def test_what_the_user_shows_now_is_refused(path: str, *, is_late: bool) -> None
 def test_what_was_refused_once_does_not_stay_in_the_way(path: str) -> None:
     """Claude Code joins consecutive user texts into one message."""
     picture = PICTURE[path]
-    for said, told in (
+    for sent, expected in (
         ([picture, "what is it?", "never mind"], f"{LINE}\nwhat is it?\nnever mind"),
         (["what is it?", picture, "never mind"], f"what is it?\n{LINE}\nnever mind"),
         (["see", picture, picture, "what?", "so?"], f"see\n{LINE}\n{LINE}\nwhat?\nso?"),
     ):
-        assert texts(request_of(path, [user(path, *said)])) == [told]
+        assert texts(request_of(path, [user(path, *sent)])) == [expected]
     for now in (
         [picture, "what is it?"],
         [picture, picture, "what are they?"],
@@ -191,13 +191,13 @@ def test_each_kind_of_media_has_its_noun(path: str, kind: str, noun: str) -> Non
 def test_what_an_assistant_showed_is_a_line_too() -> None:
     for path in (CHAT, MESSAGES, RESPONSES):
         shown = {"role": "assistant", "content": user(path, "Here: ", PICTURE[path])["content"]}
-        said = texts(request_of(path, [user(path, "a"), shown, user(path, "b")]))[1]
-        assert said.replace("\n", "") == f"Here: {LINE}"
-    heard = {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
+        text = texts(request_of(path, [user(path, "a"), shown, user(path, "b")]))[1]
+        assert text.replace("\n", "") == f"Here: {LINE}"
+    audio = {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
     line = "[audio left out: this model takes text only]"
-    turns = [user(CHAT, "a"), heard, user(CHAT, "b")]
+    turns = [user(CHAT, "a"), audio, user(CHAT, "b")]
     assert texts(request_of(CHAT, turns))[1] == line
-    assert texts(request_of(CHAT, [*turns[:1], {**heard, "content": "Hi."}, turns[2]]))[1] == (
+    assert texts(request_of(CHAT, [*turns[:1], {**audio, "content": "Hi."}, turns[2]]))[1] == (
         f"Hi.\n{line}"
     )
 
@@ -241,13 +241,13 @@ def test_of_other_documents_title_and_context_are_left() -> None:
     assert caught.value.param == "messages[0].content[0].source.type"
 
 
-def test_a_response_that_goes_on_is_read_with_what_came_before() -> None:
+def test_a_response_that_is_continued_is_read_with_its_history() -> None:
     before = [user(RESPONSES, "look"), called(RESPONSES)[0]]
     shown = user(RESPONSES, PICTURE[RESPONSES])
     for items in ([called(RESPONSES, PICTURE[RESPONSES])[1]], [called(RESPONSES)[1], shown]):
         body = {"model": "m", "previous_response_id": "resp_1", "input": items}
-        asked = read_responses(json.dumps(body).encode()).with_history(History(before))
-        assert texts(asked.request)[-1] == LINE
+        parsed = read_responses(json.dumps(body).encode()).with_history(History(before))
+        assert texts(parsed.request)[-1] == LINE
     body = {"model": "m", "previous_response_id": "resp_1", "input": [shown]}
     with pytest.raises(Unsupported) as caught:
         read_responses(json.dumps(body).encode()).with_history(History(before[:1]))

@@ -41,21 +41,21 @@ def completion(**fields: Any) -> DialectRequest:
 READERS = pytest.mark.parametrize("read", [chat, completion])
 
 
-def request(asked: DialectRequest) -> TextRequest:
-    return asked.request
+def request(parsed: DialectRequest) -> TextRequest:
+    return parsed.request
 
 
-def usages(asked: DialectRequest) -> list[Any]:
-    return [chunk.get("usage") for chunk in chunks(asked.writer(HEAD).ending(last()))]
+def usages(parsed: DialectRequest) -> list[Any]:
+    return [chunk.get("usage") for chunk in chunks(parsed.writer(HEAD).ending(last()))]
 
 
 @READERS
 def test_absent_fields_take_openais_defaults(read: Callable[..., DialectRequest]) -> None:
-    asked = read().request
-    assert asked.sampling == SamplingParams(temperature=1.0)
-    assert asked.stops == ()
-    assert asked.max_tokens is None
-    assert not asked.stream
+    text_request = read().request
+    assert text_request.sampling == SamplingParams(temperature=1.0)
+    assert text_request.stops == ()
+    assert text_request.max_tokens is None
+    assert not text_request.stream
     assert usages(read()) == [None] * len(usages(read()))
 
 
@@ -69,10 +69,10 @@ def test_null_means_absent(read: Callable[..., DialectRequest]) -> None:
 
 @READERS
 def test_sampling_stops_and_stream_arrive(read: Callable[..., DialectRequest]) -> None:
-    asked = read(**SAMPLING, logit_bias={"5": 1}, stop=["a", "b"], stream=True).request
-    assert asked.sampling == SamplingParams(**SAMPLING, logit_bias=((5, 1),))  # type: ignore[arg-type]
-    assert asked.stops == ("a", "b")
-    assert asked.stream
+    text_request = read(**SAMPLING, logit_bias={"5": 1}, stop=["a", "b"], stream=True).request
+    assert text_request.sampling == SamplingParams(**SAMPLING, logit_bias=((5, 1),))  # type: ignore[arg-type]
+    assert text_request.stops == ("a", "b")
+    assert text_request.stream
 
 
 @READERS
@@ -83,7 +83,7 @@ def test_max_completion_tokens_wins(read: Callable[..., DialectRequest]) -> None
 
 
 @READERS
-def test_a_chunk_of_usage_comes_where_stream_options_ask(
+def test_a_chunk_of_usage_is_sent_where_stream_options_request_it(
     read: Callable[..., DialectRequest],
 ) -> None:
     assert usages(read(stream=True, stream_options={"include_usage": True}))[-1] is not None
@@ -92,7 +92,7 @@ def test_a_chunk_of_usage_comes_where_stream_options_ask(
 
 
 @READERS
-def test_a_refusal_says_what_may_be_there(read: Callable[..., DialectRequest]) -> None:
+def test_a_refusal_states_what_is_allowed(read: Callable[..., DialectRequest]) -> None:
     with pytest.raises(Unsupported, match="it may be null or 1"):
         read(typical_p=0.5)
     with pytest.raises(Unsupported, match="does not support prompt_logprobs; leave it out"):
@@ -114,7 +114,7 @@ def test_a_refusal_says_what_may_be_there(read: Callable[..., DialectRequest]) -
         {"nobody_knows_this": {"at": "all"}},
     ],
 )
-def test_values_that_ask_for_nothing_pass(
+def test_values_without_effect_pass(
     read: Callable[..., DialectRequest], fields: dict[str, Any]
 ) -> None:
     assert read(**fields) == read()
@@ -199,12 +199,12 @@ def test_what_cannot_be_honoured_is_refused_and_not_ignored(
 
 
 @READERS
-def test_an_answer_is_held_to_one_thing_by_any_name(read: Callable[..., DialectRequest]) -> None:
+def test_an_answer_has_one_constraint_by_any_name(read: Callable[..., DialectRequest]) -> None:
     assert read().request.constraint is None
-    held = read(response_format={"type": "json_object"}).request.constraint
-    assert held == Constraint(ConstraintKind.JSON_OBJECT, "response_format")
-    held = read(guided_regex="a+", response_format={"type": "text"}).request.constraint
-    assert held == Constraint(ConstraintKind.REGEX, "guided_regex", "a+")
+    constraint = read(response_format={"type": "json_object"}).request.constraint
+    assert constraint == Constraint(ConstraintKind.JSON_OBJECT, "response_format")
+    constraint = read(guided_regex="a+", response_format={"type": "text"}).request.constraint
+    assert constraint == Constraint(ConstraintKind.REGEX, "guided_regex", "a+")
 
 
 @READERS
@@ -248,7 +248,7 @@ def test_usage_counts_cached_and_reasoning_tokens_and_must_be_there() -> None:
         usage_fields(None)
 
 
-def test_reasoning_beyond_its_limit_is_told_where_there_is_some() -> None:
+def test_reasoning_beyond_its_limit_is_reported_where_there_is_some() -> None:
     over = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=4, reasoning_overflow_tokens=1)
     assert usage_fields(over)["completion_tokens_details"] == {
         "reasoning_tokens": 4,

@@ -32,7 +32,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "count_tokens": (read_count_tokens, {"messages": HI}),
 }
 KNOWN_TO_ONE = {
-    "diagnostics": "It asks for a field that only Anthropic's answers have.",
+    "diagnostics": "It requests a field that only Anthropic's answers have.",
 }
 """Fields that other paths need not know, with the reason."""
 
@@ -120,7 +120,7 @@ def test_a_refusal_names_the_field_to_use(path: str, fields: dict[str, Any], her
         ("chat", {"num_return_sequences": 1, "json_mode": False, "separate_reasoning": True}),
     ],
 )
-def test_what_asks_for_nothing_is_taken(path: str, fields: dict[str, Any]) -> None:
+def test_values_without_effect_are_accepted(path: str, fields: dict[str, Any]) -> None:
     assert read(path, **fields) == read(path)
 
 

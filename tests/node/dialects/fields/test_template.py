@@ -12,7 +12,7 @@ from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.request import TemplateOptions
 
 
-def test_nothing_given_is_nothing_told() -> None:
+def test_nothing_given_is_nothing_passed_on() -> None:
     assert template_options(thinking=None, effort=None, kwargs=None) == TemplateOptions()
 
 
@@ -29,7 +29,7 @@ def test_thinking_without_effort_is_a_contradiction() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED_KWARGS))
-def test_what_the_template_is_told_already_is_not_for_the_client(name: str) -> None:
+def test_reserved_template_variables_are_not_for_the_client(name: str) -> None:
     with pytest.raises(BadRequest) as caught:
         template_options(thinking=None, effort=None, kwargs={"a": 1, name: None})
     assert caught.value.param == f"chat_template_kwargs.{name}"

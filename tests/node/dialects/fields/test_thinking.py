@@ -26,7 +26,7 @@ def test_each_name_means_the_same(name: str, value: object, tokens: object) -> N
     assert thinking_tokens(fields(**{name: value})) == tokens
 
 
-def test_the_same_value_may_be_said_twice() -> None:
+def test_the_same_value_may_be_given_twice() -> None:
     given = fields(max_thinking_tokens=5, thinking_budget=5)
     assert (
         thinking_tokens(given, **{"reasoning.max_tokens": 5, "thinking.budget_tokens": None}) == 5

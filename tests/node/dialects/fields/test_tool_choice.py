@@ -35,7 +35,7 @@ def test_a_demand_is_for_any_tool_and_a_name_for_one_call_of_it() -> None:
     assert named("g", DECLARED, "choice.name") == one
 
 
-def test_allowed_tools_are_told_once_each_in_their_order() -> None:
+def test_allowed_tools_are_listed_once_each_in_their_order() -> None:
     assert allowed(["g", "f", "g"], DECLARED, "choice", must=False).callable_tools == ("g", "f")
     assert allowed(["f"], DECLARED, "choice", must=True).must_call
 
@@ -81,14 +81,14 @@ def test_tools_that_only_a_host_could_run_may_be_allowed_and_then_nothing_is_cal
     assert hosted_only("web_search", "at", must=False) == ToolChoice(callable_tools=())
 
 
-def test_a_tool_that_only_a_host_could_run_is_told_with_its_path() -> None:
+def test_a_tool_that_only_a_host_could_run_is_reported_with_its_path() -> None:
     given = {"type": "web_search_20250305", "name": "web_search"}
     assert hosted_tool(given, "tools[3]") == LeftOut("tools[3]", given["type"], "web_search")
     assert hosted_tool({"type": "mcp", "name": 5}, "t") == LeftOut("t", "mcp")
     assert hosted_tool({"type": "function"}, "t") is None
 
 
-def test_a_forced_tool_whose_grammar_cannot_be_held_is_refused_with_its_field() -> None:
+def test_a_forced_tool_whose_grammar_cannot_be_enforced_is_refused_with_its_field() -> None:
     tool = Tool({"name": "t"}, "tools[1].format.definition", is_custom=True, is_unenforceable=True)
     for choice in (ToolChoice(must_call=True), named("t", DeclaredTools((tool,)), "choice")):
         with pytest.raises(Unsupported) as caught:
@@ -103,7 +103,7 @@ def typed(kind: object, **function: object) -> Tool:
 
 
 @pytest.mark.parametrize("kind", ["string", ["string", "null"], [], "Object"])
-def test_arguments_that_are_held_fit_no_schema_that_takes_no_object(kind: object) -> None:
+def test_constrained_arguments_fit_no_schema_that_accepts_no_object(kind: object) -> None:
     for tool, choice in (
         (typed(kind), required(DeclaredTools((typed(kind),)), "choice")),
         (typed(kind), named("t", DeclaredTools((typed(kind),)), "choice")),
@@ -114,7 +114,7 @@ def test_arguments_that_are_held_fit_no_schema_that_takes_no_object(kind: object
         assert caught.value.param == "tools[2].parameters"
 
 
-def test_arguments_that_are_not_held_may_have_any_schema() -> None:
+def test_unconstrained_arguments_may_have_any_schema() -> None:
     tools = (*TOOLS, typed("string"))
     some = DeclaredTools(tools)
     for choice in (AUTO, named("f", some, "choice"), allowed(["g"], some, "choice", must=True)):

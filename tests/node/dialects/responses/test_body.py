@@ -34,31 +34,35 @@ def refused(**fields: Any) -> str:
 
 
 def test_a_plain_body_gets_the_defaults() -> None:
-    asked = read()
-    assert asked.request.messages == (Message("user", "hi"),)
-    assert (asked.request.stream, asked.request.max_tokens) == (False, None)
-    assert asked.request.prompt_field == "input"
-    assert asked.request.parallel_tool_calls
-    assert asked.request.template == TemplateOptions()
-    assert (asked.facts.store, asked.facts.previous_id, asked.needs_history) == (True, None, False)
+    parsed = read()
+    assert parsed.request.messages == (Message("user", "hi"),)
+    assert (parsed.request.stream, parsed.request.max_tokens) == (False, None)
+    assert parsed.request.prompt_field == "input"
+    assert parsed.request.parallel_tool_calls
+    assert parsed.request.template == TemplateOptions()
+    assert (parsed.facts.store, parsed.facts.previous_id, parsed.needs_history) == (
+        True,
+        None,
+        False,
+    )
 
 
 def test_a_read_body_is_what_every_dialect_gives() -> None:
-    asked: DialectRequest = read()
-    writer: Writer = asked.writer(AnswerHead("0123456789abcdef-r1", "m", 1))
+    parsed: DialectRequest = read()
+    writer: Writer = parsed.writer(AnswerHead("0123456789abcdef-r1", "m", 1))
     assert writer.keep_alive.startswith(b":")
 
 
 def test_sampling_and_ends_are_applied() -> None:
-    asked = request(
+    text_request = request(
         temperature=0, top_p=0.5, top_k=3, seed=4, max_output_tokens=9, stop=["a"], stream=True
     )
-    sampling = asked.sampling
+    sampling = text_request.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0, 0.5, 3, 4)
-    assert (asked.max_tokens, asked.stops, asked.stream) == (9, ("a",), True)
+    assert (text_request.max_tokens, text_request.stops, text_request.stream) == (9, ("a",), True)
 
 
-def test_instructions_come_before_all_else_as_they_are() -> None:
+def test_instructions_precede_all_else_as_they_are() -> None:
     # The prompt is made without lines that always change, and without a turn of nothing else.
     text = "x-anthropic-billing-header: cc=1\nBe brief."
     messages = request(instructions=text).messages
@@ -73,7 +77,7 @@ def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
 
 
 @pytest.mark.parametrize("field", ["summary", "generate_summary"])
-def test_a_summary_is_told_by_either_name(field: str) -> None:
+def test_a_summary_is_requested_by_either_name(field: str) -> None:
     for kind in ("auto", "concise", "detailed", None):
         assert read(reasoning={field: kind}).facts.summary == kind
     assert read(reasoning={field: "auto", "summary": "detailed"}).facts.summary == "detailed"
@@ -94,11 +98,11 @@ def test_hints_change_nothing() -> None:
     assert caught.value.param == "reasoning.summary"
 
 
-def test_an_empty_input_that_asks_for_one_token_is_answered() -> None:
-    asked = read(input=[], max_output_tokens=1)
-    assert asked.request.messages == (Message("user"),)
-    assert asked.request.messages[0].source == NO_ITEM
-    assert asked.items == ()
+def test_an_empty_input_that_requests_one_token_is_answered() -> None:
+    parsed = read(input=[], max_output_tokens=1)
+    assert parsed.request.messages == (Message("user"),)
+    assert parsed.request.messages[0].source == NO_ITEM
+    assert parsed.items == ()
     assert refused(input=[]) == refused(input=[], max_output_tokens=2) == "input"
 
 
@@ -109,22 +113,22 @@ USER = {"type": "message", "role": "user", "content": "hi"}
 
 def test_an_item_adds_tools_to_the_body_s_own() -> None:
     plain = {**FUNCTION, "name": "g"}
-    asked = read(input=[ADDING, USER], tools=[plain])
-    assert [tool.name for tool in asked.request.tools] == ["g", "f"]
-    assert [tool["name"] for tool in asked.facts.tool_set.shown] == ["g", "f"]
-    assert asked.request.messages == (Message("user", "hi"),)
+    parsed = read(input=[ADDING, USER], tools=[plain])
+    assert [tool.name for tool in parsed.request.tools] == ["g", "f"]
+    assert [tool["name"] for tool in parsed.facts.tool_set.shown] == ["g", "f"]
+    assert parsed.request.messages == (Message("user", "hi"),)
     named = read(input=[ADDING, USER], tool_choice={"type": "function", "name": "f"})
     assert named.request.callable_tools == ("f",)
-    # A tool that comes again is the one that came last; the template goes on to show the first.
+    # A tool that is added again is the one added last; the template still shows the first.
     newer = {**ADDING, "tools": [{**FUNCTION, "description": "New."}]}
     later = read(input=[ADDING, USER, newer]).request
-    assert later.tools == asked.request.tools[1:]
+    assert later.tools == parsed.request.tools[1:]
     assert [tool.function.get("description") for tool in later.late_tools] == ["New."]
     assert later.callable == later.late_tools
     assert read(input=[ADDING, USER], tool_choice="none").request.tools == ()
 
 
-def test_tools_that_come_later_are_called_and_not_in_front() -> None:
+def test_tools_that_are_added_later_are_called_and_not_in_front() -> None:
     found = {
         "type": "tool_search_output",
         "call_id": "c",
@@ -132,11 +136,11 @@ def test_tools_that_come_later_are_called_and_not_in_front() -> None:
         "tools": [{"type": "namespace", "name": "mail", "tools": [{**FUNCTION, "name": "send"}]}],
     }
     call = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
-    asked = read(input=[USER, call, found, USER], tools=[FUNCTION])
-    assert asked.request.tools == read(tools=[FUNCTION]).request.tools
-    assert [tool.name for tool in asked.request.late_tools] == ["mail__send"]
-    assert [tool.name for tool in asked.request.callable] == ["f", "mail__send"]
-    assert asked.facts.tool_set.namespaces == {"mail__send": ("mail", "send")}
+    parsed = read(input=[USER, call, found, USER], tools=[FUNCTION])
+    assert parsed.request.tools == read(tools=[FUNCTION]).request.tools
+    assert [tool.name for tool in parsed.request.late_tools] == ["mail__send"]
+    assert [tool.name for tool in parsed.request.callable] == ["f", "mail__send"]
+    assert parsed.facts.tool_set.namespaces == {"mail__send": ("mail", "send")}
     named = {"type": "function", "namespace": "mail", "name": "send"}
     forced = read(input=[USER, call, found], tool_choice=named).request
     assert (forced.must_call, forced.callable_tools) == (True, ("mail__send",))
@@ -145,10 +149,10 @@ def test_tools_that_come_later_are_called_and_not_in_front() -> None:
 
 def test_a_follow_up_has_the_tools_that_earlier_items_added() -> None:
     choice = {"type": "function", "name": "f"}
-    asked = read(previous_response_id="resp_1", input=[USER], tool_choice=choice)
-    assert asked.with_history(History([ADDING, USER])).request.callable_tools == ("f",)
+    parsed = read(previous_response_id="resp_1", input=[USER], tool_choice=choice)
+    assert parsed.with_history(History([ADDING, USER])).request.callable_tools == ("f",)
     with pytest.raises(BadRequest) as caught:
-        asked.with_history(History([USER]))
+        parsed.with_history(History([USER]))
     assert caught.value.param == "tool_choice.name"
 
 
@@ -163,11 +167,11 @@ def test_what_only_a_host_could_run_is_left_out() -> None:
     search = {"type": "web_search", "external_web_access": True}
     hosted = ("image_generation", "tool_search", "file_search", "code_interpreter", "local_shell")
     tools = [FUNCTION, search, *({"type": kind} for kind in hosted), {"type": "mcp"}]
-    asked = read(tools=tools, input=[USER, {"type": "web_search_call"}])
-    assert asked.request.tools == read(tools=[FUNCTION]).request.tools
-    assert [tool["name"] for tool in asked.facts.tool_set.shown] == ["f"]
+    parsed = read(tools=tools, input=[USER, {"type": "web_search_call"}])
+    assert parsed.request.tools == read(tools=[FUNCTION]).request.tools
+    assert [tool["name"] for tool in parsed.facts.tool_set.shown] == ["f"]
     kinds = ("web_search", *hosted, "mcp")
-    assert asked.request.left_out == (
+    assert parsed.request.left_out == (
         *(LeftOut(f"tools[{at}]", kind) for at, kind in enumerate(kinds, 1)),
         LeftOut("input[1]", "web_search_call"),
     )
@@ -192,8 +196,8 @@ def test_a_forced_tool_of_a_host_is_refused(choice: object, param: str) -> None:
     assert refused(tools=[{"type": "web_search"}], tool_choice=choice) == param
 
 
-def test_what_codex_sends_is_taken() -> None:
-    asked = read(
+def test_what_codex_sends_is_accepted() -> None:
+    parsed = read(
         instructions="You are a coding agent.",
         input=[
             {"type": "message", "role": "developer", "content": [part("a"), part("b")]},
@@ -210,16 +214,16 @@ def test_what_codex_sends_is_taken() -> None:
         client_metadata={"x": "y"},
         text={"verbosity": "medium"},
     )
-    assert asked.request.messages == (
+    assert parsed.request.messages == (
         Message("system", "You are a coding agent."),
         Message("developer", (TextPart("a"), TextPart("b"))),
         Message("user", "go"),
     )
-    assert [tool.name for tool in asked.request.tools] == ["shell"]
-    assert not asked.request.parallel_tool_calls
-    assert not asked.facts.store
-    assert asked.facts.seals_reasoning
-    assert asked.facts.summary == "auto"
+    assert [tool.name for tool in parsed.request.tools] == ["shell"]
+    assert not parsed.request.parallel_tool_calls
+    assert not parsed.facts.store
+    assert parsed.facts.seals_reasoning
+    assert parsed.facts.summary == "auto"
 
 
 TOOLS = [{"type": "function", "name": name} for name in "fg"]
@@ -231,48 +235,48 @@ def part(text: str) -> dict[str, str]:
 
 def test_tool_choice_none_shows_the_model_no_tools() -> None:
     tools = [{"type": "function", "name": "f"}]
-    asked = read(tools=tools, tool_choice="none")
-    assert asked.request.tools == ()
-    assert asked.facts.tool_choice == "none"
-    assert [shown["name"] for shown in asked.facts.tool_set.shown] == ["f"]
+    parsed = read(tools=tools, tool_choice="none")
+    assert parsed.request.tools == ()
+    assert parsed.facts.tool_choice == "none"
+    assert [shown["name"] for shown in parsed.facts.tool_set.shown] == ["f"]
 
 
 def test_a_call_can_be_forced_of_any_tool_or_of_one() -> None:
-    asked = read(tools=TOOLS, tool_choice="required")
-    assert (asked.request.must_call, asked.request.callable_tools) == (True, None)
-    assert asked.request.parallel_tool_calls
-    assert asked.facts.tool_choice == "required"
+    parsed = read(tools=TOOLS, tool_choice="required")
+    assert (parsed.request.must_call, parsed.request.callable_tools) == (True, None)
+    assert parsed.request.parallel_tool_calls
+    assert parsed.facts.tool_choice == "required"
     assert not request(
         tools=TOOLS, tool_choice="required", parallel_tool_calls=False
     ).parallel_tool_calls
     chosen = {"type": "function", "name": "g"}
-    asked = read(tools=TOOLS, tool_choice=chosen)
-    assert (asked.request.must_call, asked.request.callable_tools) == (True, ("g",))
-    assert not asked.request.parallel_tool_calls
-    assert asked.facts.tool_choice == chosen
+    parsed = read(tools=TOOLS, tool_choice=chosen)
+    assert (parsed.request.must_call, parsed.request.callable_tools) == (True, ("g",))
+    assert not parsed.request.parallel_tool_calls
+    assert parsed.facts.tool_choice == chosen
 
 
 @pytest.mark.parametrize(("mode", "must"), [("auto", False), ("required", True)])
 def test_allowed_tools_narrow_what_is_called_and_not_what_is_shown(mode: str, must: bool) -> None:
     chosen = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "g"}]}
-    asked = read(tools=TOOLS, tool_choice=chosen)
-    assert (asked.request.must_call, asked.request.callable_tools) == (must, ("g",))
-    assert [tool.name for tool in asked.request.tools] == ["f", "g"]
-    assert asked.request.parallel_tool_calls
-    assert asked.facts.tool_choice == chosen
+    parsed = read(tools=TOOLS, tool_choice=chosen)
+    assert (parsed.request.must_call, parsed.request.callable_tools) == (must, ("g",))
+    assert [tool.name for tool in parsed.request.tools] == ["f", "g"]
+    assert parsed.request.parallel_tool_calls
+    assert parsed.facts.tool_choice == chosen
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, None]}}}
 
 
-def test_a_format_holds_the_text() -> None:
+def test_a_format_constrains_the_text() -> None:
     shape = {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}
-    asked = read(text={"format": shape})
-    assert asked.request.constraint == Constraint(
+    parsed = read(text={"format": shape})
+    assert parsed.request.constraint == Constraint(
         ConstraintKind.JSON_SCHEMA, "text.format.schema", json.dumps(SCHEMA)
     )
-    asked = read(text={"format": {"type": "json_object"}})
-    assert asked.request.constraint == Constraint(ConstraintKind.JSON_OBJECT, "text.format")
+    parsed = read(text={"format": {"type": "json_object"}})
+    assert parsed.request.constraint == Constraint(ConstraintKind.JSON_OBJECT, "text.format")
     assert request(text={"format": {"type": "text"}}).constraint is None
     assert request(text={}).constraint is None
 
@@ -305,12 +309,12 @@ def test_reasoning_is_limited_by_any_of_its_names(
         ({"top_logprobs": 2}, 2),
     ],
 )
-def test_probabilities_are_told_where_they_are_included(
+def test_logprobs_are_requested_where_they_are_included(
     fields: dict[str, Any], logprobs: int | None
 ) -> None:
-    asked = read(**fields)
-    assert asked.request.logprobs == logprobs
-    assert not asked.facts.seals_reasoning
+    parsed = read(**fields)
+    assert parsed.request.logprobs == logprobs
+    assert not parsed.facts.seals_reasoning
 
 
 @pytest.mark.parametrize(
@@ -373,7 +377,7 @@ def test_a_refusal_names_the_path(fields: dict[str, Any], param: str) -> None:
     assert refused(**fields) == param
 
 
-def test_what_asks_for_nothing_is_taken() -> None:
+def test_values_without_effect_are_accepted() -> None:
     read(
         background=False,
         conversation=None,
@@ -397,16 +401,16 @@ def test_each_field_of_the_sdk_is_in_one_class_and_each_applied_one_is_explained
     assert set(RESPONSES.notes) == classes[0]
 
 
-def test_a_follow_up_goes_on_from_the_history_with_its_own_instructions() -> None:
-    asked = read(previous_response_id="resp_1", instructions="New.")
-    assert asked.needs_history
+def test_a_follow_up_continues_the_history_with_its_own_instructions() -> None:
+    parsed = read(previous_response_id="resp_1", instructions="New.")
+    assert parsed.needs_history
     history = History(
         [
             {"type": "message", "role": "user", "content": "one", "id": "msg_a-i0"},
             {"type": "message", "role": "assistant", "content": [text_out("two")], "id": "msg_a-0"},
         ]
     )
-    whole = asked.with_history(history)
+    whole = parsed.with_history(history)
     assert whole.request.messages == (
         Message("system", "New."),
         Message("user", "one"),
@@ -421,20 +425,20 @@ def text_out(text: str) -> dict[str, Any]:
 
 
 def test_a_follow_up_may_bring_no_input() -> None:
-    asked = read(previous_response_id="resp_1", input=None)
+    parsed = read(previous_response_id="resp_1", input=None)
     history = History([{"role": "user", "content": "one"}])
-    assert asked.with_history(history).request.messages == (Message("user", "one"),)
+    assert parsed.with_history(history).request.messages == (Message("user", "one"),)
     with pytest.raises(BadRequest):
-        asked.with_history(History())
+        parsed.with_history(History())
 
 
 def test_a_call_of_the_history_and_its_result_of_the_input_find_each_other() -> None:
-    asked = read(
+    parsed = read(
         previous_response_id="resp_1",
         input=[{"type": "function_call_output", "call_id": "c1", "output": "5"}],
     )
     call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
-    messages = asked.with_history(
+    messages = parsed.with_history(
         History([{"role": "user", "content": "?"}, call])
     ).request.messages
     assert messages is not None
@@ -444,13 +448,18 @@ def test_a_call_of_the_history_and_its_result_of_the_input_find_each_other() -> 
 def test_a_summary_of_the_history_is_read_as_the_reasoning() -> None:
     summary = [{"type": "summary_text", "text": "Hm."}]
     thought = {"type": "reasoning", "id": "rs_a-0", "summary": summary, "content": []}
-    said = {"type": "message", "role": "assistant", "content": [text_out("two")], "id": "msg_a-1"}
+    message = {
+        "type": "message",
+        "role": "assistant",
+        "content": [text_out("two")],
+        "id": "msg_a-1",
+    }
     answer = Message("assistant", "two", "Hm.")
-    asked = read(previous_response_id="resp_a")
-    messages = asked.with_history(History([thought, said])).request.messages
+    parsed = read(previous_response_id="resp_a")
+    messages = parsed.with_history(History([thought, message])).request.messages
     assert messages == (answer, Message("user", "hi"))
-    asked = read(input=[{"type": "item_reference", "id": "rs_a-0"}, said])
-    whole = asked.with_history(History(found={"rs_a-0": thought}))
+    parsed = read(input=[{"type": "item_reference", "id": "rs_a-0"}, message])
+    whole = parsed.with_history(History(found={"rs_a-0": thought}))
     assert whole.request.messages == (answer,)
 
 
@@ -460,13 +469,13 @@ def test_references_are_resolved_from_what_was_found_and_from_the_history() -> N
         {"id": "msg_b-0"},
         {"role": "user", "content": "go on"},
     ]
-    asked = read(input=items)
-    assert asked.references == ("msg_a-0", "msg_b-0")
+    parsed = read(input=items)
+    assert parsed.references == ("msg_a-0", "msg_b-0")
     found = {
         "msg_a-0": {"role": "user", "content": "one", "id": "msg_a-0"},
         "msg_b-0": {"role": "assistant", "content": "two", "id": "msg_b-0"},
     }
-    whole = asked.with_history(History(found=found))
+    whole = parsed.with_history(History(found=found))
     assert whole.request.messages == (
         Message("user", "one"),
         Message("assistant", "two"),
@@ -476,13 +485,15 @@ def test_references_are_resolved_from_what_was_found_and_from_the_history() -> N
 
 
 def test_a_reference_to_nothing_is_a_404_that_names_it() -> None:
-    asked = read(input=[{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_x"}])
+    parsed = read(
+        input=[{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_x"}]
+    )
     with pytest.raises(UnknownItem) as caught:
-        asked.with_history(History())
+        parsed.with_history(History())
     assert (caught.value.status, caught.value.param) == (404, "input[1].id")
     assert "rs_x" in caught.value.message
 
 
-def test_a_bad_item_is_refused_before_any_history_is_asked_for() -> None:
+def test_a_bad_item_is_refused_before_any_history_is_requested() -> None:
     path = refused(previous_response_id="resp_1", input=[{"role": "user", "content": 1}])
     assert path == "input[0].content"

@@ -114,14 +114,14 @@ def test_a_summary_is_streamed_in_place_of_the_reasoning() -> None:
     assert (done["item"]["summary"], done["item"]["content"]) == ([part["part"]], [])
 
 
-def test_a_summary_that_was_cut_says_so() -> None:
+def test_a_truncated_summary_is_incomplete() -> None:
     found = events(streamed(writer(**SUMMARY), TURN[:1], last(FinishReason.LENGTH)))
     part, done = found[-3:-1]
     assert (part["status"], done["item"]["status"]) == ("incomplete", "incomplete")
     assert done["item"]["summary"] == [{"type": "summary_text", "text": "Let me "}]
 
 
-def test_the_response_tells_which_summary_was_asked_for() -> None:
+def test_the_response_reports_which_summary_was_requested() -> None:
     assert whole(writer(), [])["reasoning"] == {"effort": None, "summary": None}
     for kind in ("auto", "detailed"):
         response = whole(writer(reasoning={"effort": "low", "summary": kind}), TURN[:1])
@@ -134,16 +134,16 @@ def test_the_deltas_of_an_item_are_its_text(fields: dict[str, Any]) -> None:
     found = events(streamed(writer(**fields), TURN))
     for index, item in enumerate(found[-1]["response"]["output"]):
         mine = [event for event in found if event.get("output_index") == index]
-        said = "".join(event["delta"] for event in mine if "delta" in event)
+        text = "".join(event["delta"] for event in mine if "delta" in event)
         ids = {event["item_id"] for event in mine if "item_id" in event}
         assert ids == {item["id"]}
         assert mine[-1]["item"] == item
         if item["type"] == "function_call":
-            assert said == item["arguments"]
-            json.loads(said)
+            assert text == item["arguments"]
+            json.loads(text)
         else:
             parts = [*item.get("summary", ()), *item["content"]]
-            assert [part["text"] for part in parts] == [said]
+            assert [part["text"] for part in parts] == [text]
 
 
 @pytest.mark.parametrize("fields", [{}, SUMMARY])
@@ -179,7 +179,7 @@ def test_the_clients_own_reader_puts_the_stream_together(fields: dict[str, Any])
     assert response.usage.total_tokens == 12
 
 
-def test_the_response_repeats_the_request_and_tells_the_usage() -> None:
+def test_the_response_repeats_the_request_and_reports_the_usage() -> None:
     response = whole(writer(instructions="Be.", metadata={"a": "b"}, temperature=0.5), [])
     assert response["id"] == "resp_0123456789abcdef-r1"
     assert (response["model"], response["created_at"]) == ("alias", 99)
@@ -198,11 +198,11 @@ def test_the_response_repeats_the_request_and_tells_the_usage() -> None:
     }
 
 
-def test_a_call_of_a_namespace_is_told_with_both_names_apart() -> None:
+def test_a_call_of_a_namespace_is_sent_with_both_names_apart() -> None:
     found = events(streamed(writer(), TURN))
-    told = [event["item"] for event in found if event["type"] == "response.output_item.added"][-1]
+    added = [event["item"] for event in found if event["type"] == "response.output_item.added"][-1]
     done = found[-2]["item"]
-    for item in (told, done):
+    for item in (added, done):
         assert (item["namespace"], item["name"]) == ("mail", "send")
     assert found[-3]["name"] == "send"
     assert "namespace" not in found[-1]["response"]["output"][2]
@@ -224,7 +224,7 @@ def test_a_call_is_whole_whatever_ended_the_answer() -> None:
 
 
 @pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.CANCELLED])
-def test_a_call_that_was_cut_is_incomplete_and_never_said_to_be_done(finish: FinishReason) -> None:
+def test_a_truncated_call_is_incomplete_and_never_reported_as_done(finish: FinishReason) -> None:
     begun = call(0, "find", '{"a": ', '"b')
     found = events(streamed(writer(), begun, last(finish)))
     assert not [kind for kind in kinds(found) if kind.endswith(".done")]
@@ -234,7 +234,7 @@ def test_a_call_that_was_cut_is_incomplete_and_never_said_to_be_done(finish: Fin
     assert again == item
 
 
-def test_a_call_that_breaks_off_is_never_said_to_be_done() -> None:
+def test_a_call_that_breaks_off_is_never_reported_as_done() -> None:
     own = writer()
     stream = own.parts(call(0, "find", '{"a": ')) + own.error(BrokenCall("It broke off."))
     found = events(stream)
@@ -243,7 +243,7 @@ def test_a_call_that_breaks_off_is_never_said_to_be_done() -> None:
     assert found[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
-def test_a_cancelled_answer_says_so_and_needs_no_accounts() -> None:
+def test_a_cancelled_answer_is_marked_as_such_and_needs_no_usage() -> None:
     found = events(streamed(writer(), TURN[:1], last(FinishReason.CANCELLED, None)))
     assert found[-1]["response"]["status"] == "cancelled"
     assert "usage" not in found[-1]["response"]
@@ -305,7 +305,7 @@ def test_an_answer_given_back_as_input_is_the_same_message() -> None:
         assert (messages_of(output) == (answer,)) == (include is not None)
 
 
-def test_a_snapshot_tells_what_there_is_so_far() -> None:
+def test_a_snapshot_contains_what_there_is_so_far() -> None:
     own = writer()
     assert json.loads(own.snapshot())["output"] == []
     own.parts(TURN[:3])
@@ -351,19 +351,19 @@ def test_nothing_is_kept_of_what_was_forgotten() -> None:
     assert own.record() is None
 
 
-def test_who_cancels_is_told_what_there_is_and_that_it_is_cancelled() -> None:
+def test_a_cancellation_returns_what_there_is_and_that_it_is_cancelled() -> None:
     own = writer()
     own.parts(TURN[:3])
-    told = json.loads(own.cancelled())
-    RESPONSE.validate_python(told)
+    returned = json.loads(own.cancelled())
+    RESPONSE.validate_python(returned)
     found = events(streamed(writer(), TURN[:3], last(FinishReason.CANCELLED, None)))
-    assert told == found[-1]["response"]
-    assert [item["status"] for item in told["output"]] == ["completed", "incomplete"]
+    assert returned == found[-1]["response"]
+    assert [item["status"] for item in returned["output"]] == ["completed", "incomplete"]
     own.ending(last())
     assert json.loads(own.cancelled())["status"] == "completed"
 
 
-def test_parts_of_one_step_are_told_as_if_each_came_by_itself() -> None:
+def test_parts_of_one_step_are_sent_as_if_each_arrived_by_itself() -> None:
     def at_once(parts: list[Part]) -> bytes:
         own = writer()
         return own.parts(parts) + own.ending(last())
@@ -402,7 +402,7 @@ NEXT_FIELDS = {"token": ".", "bytes": [46], "logprob": -1.5, "top_logprobs": []}
 INCLUDE = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
 
 
-def test_probabilities_come_with_the_deltas_and_all_of_them_with_what_is_done() -> None:
+def test_logprobs_are_sent_with_the_deltas_and_all_of_them_with_what_is_done() -> None:
     found = events(streamed(writer(**INCLUDE), PROBABLE))
     by_kind: dict[str, list[Any]] = {}
     for event in found:
@@ -420,7 +420,7 @@ def test_probabilities_come_with_the_deltas_and_all_of_them_with_what_is_done() 
     assert without_time(response) == without_time(whole(writer(**INCLUDE), PROBABLE))
 
 
-def test_the_clients_own_reader_reads_probabilities() -> None:
+def test_the_clients_own_reader_reads_logprobs() -> None:
     def use(client: openai.OpenAI) -> Any:
         with client.responses.stream(model="m", input="hi") as stream:
             for _ in stream:
@@ -428,9 +428,9 @@ def test_the_clients_own_reader_reads_probabilities() -> None:
             return stream.get_final_response()
 
     response = with_client(streamed(writer(**INCLUDE), PROBABLE), use)
-    said = response.output[1].content[0].logprobs[0]
-    assert (said.token, said.logprob, said.bytes) == ("Yes", -0.5, [89, 101, 115])
-    assert [other.token for other in said.top_logprobs] == ["Yes", "\ufffd"]
+    first = response.output[1].content[0].logprobs[0]
+    assert (first.token, first.logprob, first.bytes) == ("Yes", -0.5, [89, 101, 115])
+    assert [other.token for other in first.top_logprobs] == ["Yes", "\ufffd"]
 
 
 def test_an_answer_with_probabilities_is_given_back_without_them() -> None:
@@ -444,7 +444,7 @@ SHAPE = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("given", "expected"),
     [
         (None, {"type": "text"}),
         ({"type": "text"}, {"type": "text"}),
@@ -461,10 +461,10 @@ SHAPE = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
         ),
     ],
 )
-def test_the_response_repeats_the_format(asked: object, told: dict[str, Any]) -> None:
-    response = whole(writer(text={"format": asked}), [])
+def test_the_response_repeats_the_format(given: object, expected: dict[str, Any]) -> None:
+    response = whole(writer(text={"format": given}), [])
     RESPONSE.validate_python(response)
-    assert response["text"]["format"] == {**response["text"]["format"], **told}
+    assert response["text"]["format"] == {**response["text"]["format"], **expected}
     assert "json_schema" not in response["text"]["format"]
     assert response["text"]["verbosity"] == "medium"
 
@@ -492,7 +492,7 @@ def test_the_response_repeats_the_choice_of_tools(choice: object) -> None:
     assert response["parallel_tool_calls"] is False
 
 
-def test_the_response_tells_the_limit_of_the_reasoning_and_what_went_beyond_it() -> None:
+def test_the_response_reports_the_limit_of_the_reasoning_and_what_went_beyond_it() -> None:
     response = whole(writer(thinking_budget=3), [])
     assert response["reasoning"] == {"effort": None, "summary": None, "max_tokens": 3}
     response = whole(writer(max_thinking_tokens=-1), [])

@@ -33,13 +33,21 @@ def thought(text: str, **more: Any) -> dict[str, Any]:
     return {"type": "reasoning", "summary": [], "content": content, **more}
 
 
-def said(text: str) -> dict[str, Any]:
+def text_item(text: str) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "role": "assistant", "content": content, "status": "completed"}
 
 
 def test_reasoning_text_and_calls_in_a_row_are_one_answer() -> None:
-    items = [USER, thought("Hm."), said("I look."), call("a"), call("b"), output("a"), output("b")]
+    items = [
+        USER,
+        thought("Hm."),
+        text_item("I look."),
+        call("a"),
+        call("b"),
+        output("a"),
+        output("b"),
+    ]
     assert messages_of(items) == (
         Message("user", "hi"),
         Message(
@@ -56,8 +64,15 @@ def test_a_call_after_a_result_is_an_answer_of_its_own() -> None:
     assert roles == ["assistant", "tool", "assistant", "tool"]
 
 
-def test_the_items_of_one_answer_are_one_message_in_whatever_order_they_came() -> None:
-    items = [thought("A."), said("Before."), call("a"), thought("B."), call("b"), said("After.")]
+def test_the_items_of_one_answer_are_one_message_in_any_order() -> None:
+    items = [
+        thought("A."),
+        text_item("Before."),
+        call("a"),
+        thought("B."),
+        call("b"),
+        text_item("After."),
+    ]
     assert messages_of([USER, *items, output("a"), output("b")])[1] == Message(
         "assistant",
         "Before.After.",
@@ -67,7 +82,9 @@ def test_the_items_of_one_answer_are_one_message_in_whatever_order_they_came() -
 
 
 def test_two_texts_in_a_row_are_two_answers() -> None:
-    messages = messages_of([call("a"), said("x"), said("y"), said(""), thought("z"), said("w")])
+    messages = messages_of(
+        [call("a"), text_item("x"), text_item("y"), text_item(""), thought("z"), text_item("w")]
+    )
     assert [(m.content, m.reasoning, len(m.tool_calls)) for m in messages] == [
         ("x", "", 1),
         ("yw", "z", 0),
@@ -78,11 +95,11 @@ def test_items_of_two_responses_are_two_answers() -> None:
     head = "0123456789abcdef"
     items = [
         thought("A.", id=f"rs_{head}-one-0"),
-        {**said("x"), "id": f"msg_{head}-one-1"},
+        {**text_item("x"), "id": f"msg_{head}-one-1"},
         thought("B.", id=f"rs_{head}-two-0"),
-        {**said("y"), "id": f"msg_{head}-two-1"},
+        {**text_item("y"), "id": f"msg_{head}-two-1"},
         call("a", id="fc_of_another_server"),
-        {**said("z"), "id": f"msg_{head}-two-i0"},
+        {**text_item("z"), "id": f"msg_{head}-two-i0"},
     ]
     assert [(m.content, m.reasoning, len(m.tool_calls)) for m in messages_of(items)] == [
         ("x", "A.", 0),
@@ -172,20 +189,20 @@ def test_calls_of_a_namespace_have_the_name_that_the_model_knows() -> None:
     assert message.tool_calls == (ToolCall("a", "mcp__files__f", "{}"),)
 
 
-def test_reasoning_comes_back_out_of_what_was_sealed() -> None:
+def test_reasoning_is_restored_from_what_was_sealed() -> None:
     bare: list[dict[str, Any]] = [{}, {"summary": [], "content": None}, {"content": []}]
     for more in bare:
         item = {"type": "reasoning", **more}
-        (message,) = messages_of([{**item, "encrypted_content": sealed("Grüße")}, said("x")])
+        (message,) = messages_of([{**item, "encrypted_content": sealed("Grüße")}, text_item("x")])
         assert message.reasoning == "Grüße"
 
 
 def test_what_others_encrypted_leaves_its_summary() -> None:
     item = {"type": "reasoning", "encrypted_content": "gAAAAB"}
     summary = [{"type": "summary_text", "text": "In short."}]
-    (message,) = messages_of([{**item, "summary": summary}, said("x")])
+    (message,) = messages_of([{**item, "summary": summary}, text_item("x")])
     assert message.reasoning == "In short."
-    assert messages_of([{**item, "summary": []}, said("x")]) == (Message("assistant", "x"),)
+    assert messages_of([{**item, "summary": []}, text_item("x")]) == (Message("assistant", "x"),)
 
 
 def test_a_summary_alone_is_the_reasoning() -> None:
@@ -194,17 +211,17 @@ def test_a_summary_alone_is_the_reasoning() -> None:
     for more in bare:
         item = {"type": "reasoning", "id": "rs_1", "summary": summary, **more}
         for each in (item, stored_item(item, "rs_1")):
-            assert messages_of([each, said("x")]) == (Message("assistant", "x", "Hm."),)
+            assert messages_of([each, text_item("x")]) == (Message("assistant", "x", "Hm."),)
 
 
-def test_what_a_host_did_is_left_out_and_told() -> None:
+def test_what_a_host_did_is_left_out_and_reported() -> None:
     hosted: list[dict[str, Any]] = [
         {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
         {"type": "compaction", "encrypted_content": "x"},
         {"type": "mcp_list_tools", "tools": []},
     ]
-    items = [USER, hosted[0], said("Found."), *hosted[1:], USER]
-    assert messages_of(items) == messages_of([USER, said("Found."), USER])
+    items = [USER, hosted[0], text_item("Found."), *hosted[1:], USER]
+    assert messages_of(items) == messages_of([USER, text_item("Found."), USER])
     assert left_out_items(items) == (
         LeftOut("input[1]", "web_search_call"),
         LeftOut("input[3]", "compaction"),
@@ -244,7 +261,7 @@ def test_tools_that_an_item_adds_are_found_and_are_no_message() -> None:
     assert added_tools([USER]) == added_tools([]) == AddedTools([], [])
 
 
-def test_tools_that_come_later_are_told_where_they_come() -> None:
+def test_tools_that_are_added_later_are_listed_where_they_are_added() -> None:
     tools = [
         {"type": "function", "name": "f", "description": "F.", "strict": True, "x": None},
         {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "g"}]},
@@ -280,7 +297,7 @@ SEARCHED: list[dict[str, Any]] = [
 ]
 
 
-def test_a_search_of_the_client_s_is_a_call_and_its_result_tells_the_tools() -> None:
+def test_a_search_of_the_client_s_is_a_call_and_its_result_lists_the_tools() -> None:
     calling, result = messages_of(SEARCHED)
     assert calling.tool_calls == (ToolCall("c", "tool_search", '{"query": "mail"}'),)
     assert (result.role, result.tool_call_id, result.name) == ("tool", "c", "tool_search")
@@ -340,7 +357,7 @@ def test_stored_items_have_an_id_and_all_that_clients_look_for() -> None:
     assert stored_item(call("a"), "msg_3") == {**call("a"), "id": "msg_3", "status": "completed"}
 
 
-def test_stored_items_hold_only_what_has_a_meaning() -> None:
+def test_stored_items_contain_only_what_has_a_meaning() -> None:
     item = {**USER, "phase": "commentary", "huge": 10**40, "odd": {"a": 1}}
     assert set(stored_item(item, "msg_1")) == {"id", "type", "role", "phase", "status", "content"}
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no", "x": 1}]}
@@ -348,8 +365,8 @@ def test_stored_items_hold_only_what_has_a_meaning() -> None:
 
 
 def test_stored_items_stand_for_the_same_messages() -> None:
-    items = [USER, thought("Hm."), said("I look."), call("a"), output("a")]
-    items += [output("b", [{"type": "text", "text": "5"}]), said("Done.")]
+    items = [USER, thought("Hm."), text_item("I look."), call("a"), output("a")]
+    items += [output("b", [{"type": "text", "text": "5"}]), text_item("Done.")]
     items += [{"type": "reasoning", "content": "Hm."}, {"role": "assistant", "content": "x"}]
     stored = [stored_item(item, f"msg_{at}") for at, item in enumerate(items)]
     assert messages_of(stored) == messages_of(items)

@@ -91,7 +91,7 @@ def test_only_a_cancelled_response_may_be_cancelled_again() -> None:
         cancel_ended(stored())
 
 
-def test_input_is_listed_from_its_end_unless_asked_otherwise() -> None:
+def test_input_is_listed_from_its_end_unless_requested_otherwise() -> None:
     body = listed(read_items_page({}))
     assert [item["id"] for item in body["data"]] == ["msg_3", "msg_2", "rs_1", "msg_0"]
     assert (body["first_id"], body["last_id"], body["has_more"]) == ("msg_3", "msg_0", False)
@@ -99,7 +99,7 @@ def test_input_is_listed_from_its_end_unless_asked_otherwise() -> None:
     assert body["first_id"] == "msg_0"
 
 
-def test_input_comes_in_pages() -> None:
+def test_input_is_listed_in_pages() -> None:
     body = listed(read_items_page({"order": ["asc"], "limit": ["2"]}))
     assert ([item["id"] for item in body["data"]], body["has_more"]) == (["msg_0", "rs_1"], True)
     body = listed(read_items_page({"order": ["asc"], "limit": ["2"], "after": ["rs_1"]}))

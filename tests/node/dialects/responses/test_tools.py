@@ -47,7 +47,7 @@ def test_functions_of_a_namespace_are_known_by_both_names() -> None:
     assert [tool["name"] for tool in tool_set.shown[1]["tools"]] == ["read", "write"]
 
 
-def test_the_first_function_of_a_namespace_tells_what_it_is_about() -> None:
+def test_the_first_function_of_a_namespace_has_its_description() -> None:
     given = namespace("mail", function("a", description="A."), function("b"), about="Letters.")
     first, second = read_tool_set([given]).declared.tools
     assert first.function["description"] == "mail: Letters.\n\nA."
@@ -65,7 +65,7 @@ def test_names_are_joined_once() -> None:
     assert model_name("f", "n") == model_name("f", "n__") == "n__f"
 
 
-def test_the_schema_of_a_result_is_told_in_the_description() -> None:
+def test_the_schema_of_a_result_is_in_the_description() -> None:
     (tool,) = read_tool_set(
         [function(description="D.", output_schema={"type": "null"})]
     ).declared.tools
@@ -111,7 +111,7 @@ def test_bad_tools_are_refused_by_path(tools: object, path: str) -> None:
 SET = read_tool_set([function("f"), namespace("mail", function("send"), function("read"))])
 
 
-def test_a_function_says_where_its_schema_is() -> None:
+def test_a_function_has_the_path_of_its_schema() -> None:
     params = ["tools[0].parameters", "tools[1].tools[0].parameters", "tools[1].tools[1].parameters"]
     assert [tool.param for tool in SET.declared.tools] == params
 
@@ -144,7 +144,7 @@ def one(name: str) -> ToolChoice:
         ),
     ],
 )
-def test_a_choice_says_what_may_and_what_must_be_called(choice: object, meant: ToolChoice) -> None:
+def test_a_choice_sets_what_may_and_what_must_be_called(choice: object, meant: ToolChoice) -> None:
     assert read_choice(choice, SET.declared) == meant
 
 
