@@ -8,7 +8,7 @@ from node.engine.model.detokenizer import Vocabulary
 
 END = "<|im_end|>"
 MERGED = (">\n", "->", ">>")
-"""Tokens of several characters that hold the last one of many markers."""
+"""Tokens of several characters that contain the last one of many markers."""
 
 
 def byte_tokenizer(markers: Sequence[str] = (), merged: Sequence[str] = ()) -> Tokenizer:

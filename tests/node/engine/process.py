@@ -65,7 +65,7 @@ class EngineProcess:
         raise AssertionError(f"the process ended without {kind.__name__}")
 
     def rest(self) -> list[Report]:
-        """All that still comes, until the process hangs up."""
+        """All that is still sent, until the process closes its connection."""
         return list(self._reports)
 
     def rows(self, count: int) -> dict[str, tuple[str, Delta]]:
@@ -74,8 +74,8 @@ class EngineProcess:
         ended: dict[str, tuple[str, Delta]] = {}
         while len(ended) < count:
             for delta in self.next(Frame).deltas:
-                said = "".join(part.text for part in delta.parts)
-                texts[delta.uid] = texts.get(delta.uid, "") + said
+                text = "".join(part.text for part in delta.parts)
+                texts[delta.uid] = texts.get(delta.uid, "") + text
                 if delta.finish is not None:
                     ended[delta.uid] = (texts[delta.uid], delta)
         return ended

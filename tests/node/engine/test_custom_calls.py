@@ -1,4 +1,4 @@
-"""The text of a custom tool is held to its grammar, in the spelling of every family."""
+"""The text of a custom tool is constrained to its grammar, in the spelling of every family."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, Outpu
 from node.ipc.messages import PartKind
 from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.registry import are_compatible, tool_call_names
-from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, held, run, saying
+from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, generating, grammars, run
 
 LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'
 RECURSIVE = 'start: "(" start? ")"'
@@ -28,7 +28,7 @@ def schema_of(definition: str, **fields: Any) -> ToolSchema:
     return ToolSchema(**{**given, **fields})
 
 
-def asked(
+def request_of(
     name: str, *tools: ToolSchema, must_call: bool, constraint: Constraint | None = None
 ) -> GenerateRequest:
     output = OutputFormat(
@@ -46,14 +46,14 @@ def asked(
 @pytest.mark.parametrize("kind", VOCABULARIES)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_forced_call_of_any_family_has_a_text_of_the_grammar(name: str, kind: str) -> None:
-    said = run(
+    generated = run(
         VOCABULARIES[kind],
-        asked(name, schema_of(LINES), must_call=True),
+        request_of(name, schema_of(LINES), must_call=True),
         lambda _at, may: min(may) if len(may) == 1 else None,
     )
-    assert said.error is None
-    (start,) = [part for part in said.parts if part.kind is PartKind.TOOL_START]
-    arguments = said.text(PartKind.TOOL_ARGS)
+    assert generated.error is None
+    (start,) = [part for part in generated.parts if part.kind is PartKind.TOOL_START]
+    arguments = generated.text(PartKind.TOOL_ARGS)
     assert start.name == "f"
     assert json.loads(arguments).keys() == {"input"}
     assert re.fullmatch('(?:[+<][a-c"\\\\ü]{1,3}\n){1,2}end', input_of(arguments))
@@ -65,18 +65,20 @@ WISHED = (
 )
 
 
-def test_a_call_that_comes_by_itself_is_held_where_a_token_begins_it() -> None:
+def test_an_unforced_call_is_constrained_where_a_token_begins_it() -> None:
     vocabulary, text = VOCABULARIES["tokens"], f"I do.{WISHED[1]}{WISHED[0]}"
-    request = asked("hermes", schema_of(LINES), must_call=False)
-    said = run(vocabulary, request, saying(vocabulary, text))
-    assert said.text(PartKind.CONTENT) == "I do."
-    written = input_of(said.text(PartKind.TOOL_ARGS))
+    request = request_of("hermes", schema_of(LINES), must_call=False)
+    generated = run(vocabulary, request, generating(vocabulary, text))
+    assert generated.text(PartKind.CONTENT) == "I do."
+    written = input_of(generated.text(PartKind.TOOL_ARGS))
     assert re.fullmatch('(?:[+<][a-c"\\\\ü]{1,3}\n){1,2}end', written)
-    assert not held(VOCABULARIES["tokens"], request).is_empty
+    assert not grammars(VOCABULARIES["tokens"], request).is_empty
 
 
 def test_elsewhere_it_is_free() -> None:
-    assert held(VOCABULARIES["text"], asked("hermes", schema_of(LINES), must_call=False)).is_empty
+    assert grammars(
+        VOCABULARIES["text"], request_of("hermes", schema_of(LINES), must_call=False)
+    ).is_empty
 
 
 @pytest.mark.parametrize(
@@ -84,13 +86,17 @@ def test_elsewhere_it_is_free() -> None:
     [{"pattern": "(?=a)"}, {"enum": ["x" * 200_000, "y" * 200_000]}],
     ids=["not a pattern", "too large"],
 )
-def test_a_text_that_cannot_be_held_is_free_unless_it_is_forced(schema: dict[str, Any]) -> None:
+def test_a_text_that_cannot_be_constrained_is_free_unless_it_is_forced(
+    schema: dict[str, Any],
+) -> None:
     vocabulary, text = VOCABULARIES["tokens"], f"{WISHED[1]}{WISHED[0]}"
     tool = schema_of(LINES, parameters={"type": "object", "properties": {"input": schema}})
-    said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
-    assert input_of(said.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
+    generated = run(
+        vocabulary, request_of("hermes", tool, must_call=False), generating(vocabulary, text)
+    )
+    assert input_of(generated.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
     with pytest.raises(UnsupportedConstraint) as caught:
-        held(vocabulary, asked("hermes", tool, must_call=True))
+        grammars(vocabulary, request_of("hermes", tool, must_call=True))
     assert caught.value.param == "P"
 
 
@@ -98,30 +104,30 @@ def test_texts_that_are_too_large_together_are_free() -> None:
     vocabulary = VOCABULARIES["tokens"]
     large = [{"properties": {"input": {"enum": [char * 200_000]}}} for char in "xy"]
     tools = [schema_of(LINES, name=f"f{i}", parameters=each) for i, each in enumerate(large)]
-    request = asked("hermes", *tools, must_call=False)
-    assert held(vocabulary, request).is_empty
+    request = request_of("hermes", *tools, must_call=False)
+    assert grammars(vocabulary, request).is_empty
     strict = ToolSchema("h", {"properties": {"x": {"const": 5}}}, strict=True)
-    answer = held(vocabulary, asked("hermes", *tools, strict, must_call=False))
+    answer = grammars(vocabulary, request_of("hermes", *tools, strict, must_call=False))
     assert answer.calls is not None
     with pytest.raises(TooLarge):
-        held(vocabulary, asked("hermes", *tools, must_call=True))
+        grammars(vocabulary, request_of("hermes", *tools, must_call=True))
 
 
-def test_other_tools_are_held_all_the_same() -> None:
+def test_other_tools_are_constrained_all_the_same() -> None:
     vocabulary = VOCABULARIES["tokens"]
     bad = schema_of(LINES, parameters={"properties": {"input": {"pattern": "(?=a)"}}})
     strict = ToolSchema("g", {"properties": {"x": {"const": 5}}}, strict=True)
-    answer = held(vocabulary, asked("hermes", bad, strict, must_call=False))
+    answer = grammars(vocabulary, request_of("hermes", bad, strict, must_call=False))
     assert answer.calls is not None
     assert not answer.is_best_effort
-    alone = held(vocabulary, asked("hermes", schema_of(LINES), must_call=False))
+    alone = grammars(vocabulary, request_of("hermes", schema_of(LINES), must_call=False))
     assert alone.is_best_effort
-    both = asked("hermes", bad, must_call=False, constraint=YES)
-    assert held(vocabulary, both).at_begin is not None
+    both = request_of("hermes", bad, must_call=False, constraint=YES)
+    assert grammars(vocabulary, both).at_begin is not None
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_a_grammar_that_is_too_complex_to_follow_ends_no_row_that_only_wished_for_it(
+def test_a_grammar_that_is_too_complex_to_follow_ends_no_sequence_that_only_wished_for_it(
     monkeypatch: pytest.MonkeyPatch, *, is_strict: bool
 ) -> None:
     vocabulary, text = VOCABULARIES["tokens"], f"{WISHED[1]}{WISHED[0]}"
@@ -131,20 +137,22 @@ def test_a_grammar_that_is_too_complex_to_follow_ends_no_row_that_only_wished_fo
 
     monkeypatch.setattr(Matcher, "consume", fail)
     tool = schema_of(LINES, strict=is_strict)
-    said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
-    assert (said.error is None) != is_strict
+    generated = run(
+        vocabulary, request_of("hermes", tool, must_call=False), generating(vocabulary, text)
+    )
+    assert (generated.error is None) != is_strict
     if not is_strict:
-        assert input_of(said.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
+        assert input_of(generated.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
 
 
 def test_a_grammar_without_a_pattern_is_no_wish() -> None:
     tool = schema_of(RECURSIVE)
     assert not tool.strict_if_possible
     assert "pattern" not in tool.parameters["properties"]["input"]
-    assert not is_constrained(asked("hermes", tool, must_call=False))
+    assert not is_constrained(request_of("hermes", tool, must_call=False))
 
 
 def test_without_tools_nothing_is_wished_for() -> None:
-    assert not is_constrained(asked("hermes", must_call=False))
+    assert not is_constrained(request_of("hermes", must_call=False))
     plain = Constraint(ConstraintKind.REGEX, "r", "a+")
-    assert is_constrained(asked("hermes", must_call=False, constraint=plain))
+    assert is_constrained(request_of("hermes", must_call=False, constraint=plain))

@@ -1,4 +1,4 @@
-"""What errors say about an engine. The texts are those that MLX raises."""
+"""What errors mean for an engine. The texts are those that MLX raises."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_an_error_of_the_gpu_is_the_end_of_the_process(text: str, verdict: Verdi
     assert Failures().judge(RuntimeError(text)) is verdict
 
 
-def test_a_second_failure_is_the_end_unless_something_good_came_between() -> None:
+def test_a_second_failure_is_the_end_unless_a_token_was_generated_between() -> None:
     failures = Failures()
     assert failures.judge(ValueError("x")) is Verdict.ROWS
     failures.note_token()

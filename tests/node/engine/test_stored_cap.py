@@ -8,7 +8,7 @@ LEASE = 1000
 
 
 class Engine:
-    """Stores as much as it may, up to what it is said to hold."""
+    """Stores as much as it may, up to what it is set to store."""
 
     def __init__(self, stored: int, *, pinned: int = 0) -> None:
         self.cap = StoredCap()
@@ -18,8 +18,8 @@ class Engine:
 
     def at(self, level: Pressure, after_s: float = 0.0) -> int | None:
         self.now_s += after_s
-        held = StoredKv(self.stored, self.pinned, LEASE)
-        most = self.cap.update(level, held, self.now_s)
+        stored_kv = StoredKv(self.stored, self.pinned, LEASE)
+        most = self.cap.update(level, stored_kv, self.now_s)
         self.stored = min(self.stored, LEASE if most is None else most)
         return most
 
@@ -36,8 +36,8 @@ def test_without_pressure_the_lease_alone_counts() -> None:
 
 def test_while_memory_is_short_a_quarter_goes_at_once_and_then_in_each_step() -> None:
     engine = Engine(800)
-    told = series(engine, (SOFT, 0), (SOFT, STEP_S - 1), (SOFT, 1), (SOFT, STEP_S), (SOFT, 1))
-    assert told == [600, 600, 450, 337, 337]
+    caps = series(engine, (SOFT, 0), (SOFT, STEP_S - 1), (SOFT, 1), (SOFT, STEP_S), (SOFT, 1))
+    assert caps == [600, 600, 450, 337, 337]
 
 
 def test_what_is_stored_counts_and_not_what_might_be() -> None:
@@ -47,7 +47,7 @@ def test_what_is_stored_counts_and_not_what_might_be() -> None:
     assert engine.at(SOFT, STEP_S) == 15
 
 
-def test_a_step_that_comes_late_is_one_step() -> None:
+def test_a_late_step_is_one_step() -> None:
     assert series(Engine(800), (SOFT, 0), (SOFT, 10 * STEP_S)) == [600, 450]
 
 
@@ -66,7 +66,7 @@ def test_a_session_that_grows_has_room_at_once() -> None:
         engine.cap.note_session("it", length)
         assert engine.at(SOFT) == length
     engine.cap.note_session("it", 3)
-    assert engine.at(SOFT) == 700, "the row stores its prompt first"
+    assert engine.at(SOFT) == 700, "the sequence stores its prompt first"
     engine.cap.note_session("beyond", 2 * LEASE)
     assert engine.at(SOFT) == LEASE
 
@@ -91,8 +91,8 @@ def test_it_grows_by_quarters_of_the_lease_until_it_is_free() -> None:
     engine = Engine(800)
     engine.at(HARD)
     assert engine.at(NONE, 5) == 0
-    told = series(engine, (NONE, STEP_S - 1), (NONE, 1), *[(NONE, STEP_S)] * 3)
-    assert told == [0, 250, 500, 750, None]
+    caps = series(engine, (NONE, STEP_S - 1), (NONE, 1), *[(NONE, STEP_S)] * 3)
+    assert caps == [0, 250, 500, 750, None]
     assert engine.cap.is_unlimited and engine.cap.due_s() is None
 
 
@@ -104,18 +104,18 @@ def test_it_grows_from_what_the_floor_has_kept() -> None:
 
 
 def test_a_level_that_flickers_cuts_no_more_often() -> None:
-    told = series(Engine(800), (SOFT, 0), (NONE, 10), (SOFT, 5), (NONE, 5), (SOFT, STEP_S - 20))
-    assert told == [600, 600, 600, 600, 450]
+    caps = series(Engine(800), (SOFT, 0), (NONE, 10), (SOFT, 5), (NONE, 5), (SOFT, STEP_S - 20))
+    assert caps == [600, 600, 600, 600, 450]
 
 
-def test_pressure_that_comes_back_cuts_at_once_what_has_grown_since() -> None:
+def test_pressure_that_returns_cuts_at_once_what_has_grown_since() -> None:
     engine = Engine(800)
     series(engine, (SOFT, 0), (NONE, 10), (NONE, STEP_S))
     engine.stored = 840
     assert engine.at(SOFT) == 630
 
 
-def test_it_says_when_it_changes_next() -> None:
+def test_it_reports_when_it_changes_next() -> None:
     engine = Engine(800)
     engine.at(SOFT)
     began_s = engine.now_s

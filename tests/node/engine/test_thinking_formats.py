@@ -35,7 +35,7 @@ def closing_tokens(name: str) -> int:
 def batch(
     name: str, tail: str, text: str, budgets: tuple[int | None, ...], *, max_rows: int = 4
 ) -> list[list[Delta]]:
-    """The deltas of rows with these budgets that all say the text, at once."""
+    """The deltas of sequences with these budgets that all generate the text, at once."""
     info = Loaded(weight_bytes=1, context_tokens=4096, max_rows=max_rows, vocab_size=256)
     engine = ScriptedEngine(info, Script(outputs=(text,)), clock=lambda: 100.0)
     output = OutputFormat(name, WIRES[name].tool_calls or name, tail, (PING,))
@@ -53,7 +53,7 @@ def parts_of(deltas: list[Delta]) -> list[Part]:
     return [part for delta in deltas for part in delta.parts]
 
 
-def said(parts: list[Part], kind: PartKind) -> str:
+def text_of(parts: list[Part], kind: PartKind) -> str:
     return "".join(part.text for part in parts if part.kind is kind)
 
 
@@ -76,8 +76,8 @@ def test_reasoning_ends_within_its_budget_and_content_follows(
     rows = batch(name, tail, text, BUDGETS)
     free = usage_of(rows[-1])
     assert free.reasoning_overflow_tokens == 0
-    assert said(parts_of(rows[-1]), PartKind.REASONING) == THOUGHT
-    assert said(parts_of(rows[-1]), PartKind.CONTENT) == wire.content
+    assert text_of(parts_of(rows[-1]), PartKind.REASONING) == THOUGHT
+    assert text_of(parts_of(rows[-1]), PartKind.CONTENT) == wire.content
     for deltas, budget in zip(rows[:-1], BUDGETS[:-1], strict=True):
         usage, parts = usage_of(deltas), parts_of(deltas)
         assert budget is not None
@@ -85,10 +85,10 @@ def test_reasoning_ends_within_its_budget_and_content_follows(
         assert budget < usage.reasoning_tokens <= budget + closing_tokens(name)
         assert usage.reasoning_overflow_tokens == usage.reasoning_tokens - budget
         assert usage.completion_tokens == free.completion_tokens + closing_tokens(name)
-        reasoning = said(parts, PartKind.REASONING)
+        reasoning = text_of(parts, PartKind.REASONING)
         assert THOUGHT.startswith(reasoning)
         assert len(reasoning) <= (budget + 1) * PIECE_LENGTH
-        assert said(parts, PartKind.CONTENT).endswith(ANSWER)
+        assert text_of(parts, PartKind.CONTENT).endswith(ANSWER)
 
 
 @CASES
@@ -100,7 +100,7 @@ def test_what_is_streamed_is_what_is_collected(name: str, tail: str, opener: str
             collected.add(delta.parts)
         parts = parts_of(deltas)
         for kind in (PartKind.REASONING, PartKind.CONTENT):
-            assert collected.text(kind) == said(parts, kind)
+            assert collected.text(kind) == text_of(parts, kind)
         kinds = [part.kind for part in parts]
         assert kinds == sorted(kinds, key=[PartKind.REASONING, PartKind.CONTENT].index)
         (alone,) = batch(name, tail, text, (budget,))
@@ -126,4 +126,4 @@ def test_a_call_that_the_model_thinks_about_does_not_outlive_the_budget(
     (deltas,) = batch(name, tail, text, (10,))
     usage = usage_of(deltas)
     assert usage.reasoning_tokens <= 10 + closing_tokens(name)
-    assert said(parts_of(deltas), PartKind.CONTENT).endswith(WORDS[-20:])
+    assert text_of(parts_of(deltas), PartKind.CONTENT).endswith(WORDS[-20:])

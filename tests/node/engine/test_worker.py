@@ -59,7 +59,7 @@ def submit(uid: str, max_tokens: int | None = 5) -> Submit:
     return Submit(GenerateRequest(uid, tokens=(1, 2, 3), max_tokens=max_tokens))
 
 
-def test_steps_go_on_though_nobody_reads_what_they_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_continue_though_nobody_reads_their_output(monkeypatch: pytest.MonkeyPatch) -> None:
     stepped, steps, step = threading.Event(), 3000, ScriptedEngine.step
     lines: list[list[Delta]] = []
     left: list[int] = []
@@ -90,9 +90,9 @@ def test_steps_go_on_though_nobody_reads_what_they_bring(monkeypatch: pytest.Mon
             data += piece
         thread.join()
     reports = [decode_report(body) for body in FrameSplitter().feed(bytes(data))]
-    told = [delta for report in reports if isinstance(report, Frame) for delta in report.deltas]
-    assert told == [delta for deltas in lines for delta in deltas]
-    assert (len(told), left) == (steps, [])
+    received = [delta for report in reports if isinstance(report, Frame) for delta in report.deltas]
+    assert received == [delta for deltas in lines for delta in deltas]
+    assert (len(received), left) == (steps, [])
 
 
 def test_loads_serves_and_shuts_down_cleanly() -> None:
@@ -112,7 +112,7 @@ def test_refuses_through_the_engine() -> None:
         assert engine.next(Refused).uid == "a"
 
 
-def test_marks_a_cancel_and_ends_the_row() -> None:
+def test_marks_a_cancel_and_ends_the_sequence() -> None:
     with EngineProcess(spec(Script(wedge=True))) as engine:
         engine.send(submit("a"), Cancel("a"), Cancel("unknown"))
         assert engine.next(Marked).uid == "a"
@@ -147,7 +147,7 @@ def test_an_engine_that_does_not_exist_is_a_failed_load() -> None:
         assert "steam" in engine.next(LoadFailed).reason
 
 
-def test_a_failed_step_ends_its_rows_and_no_more() -> None:
+def test_a_failed_step_ends_its_sequences_and_no_more() -> None:
     with EngineProcess(spec(Script(step_failure_after_tokens=2))) as engine:
         engine.send(submit("a"))
         _, last = engine.rows(1)["a"]
@@ -164,30 +164,30 @@ GPU_ERROR = (
 
 
 def end_of_a_broken_one(engine: EngineProcess) -> tuple[Broken, dict[str, list[int]], str]:
-    """Its last word, the tokens that rows were told of until then, and what it wrote; checks how
+    """Its last report, the token counts of the deltas until then, and what it wrote; checks how
     it ends."""
-    told: dict[str, list[int]] = {}
+    counts: dict[str, list[int]] = {}
     *before, broken = engine.rest()
     for report in before:
         for delta in report.deltas if isinstance(report, Frame) else ():
             assert delta.finish is None
-            told.setdefault(delta.uid, []).append(delta.token_count)
+            counts.setdefault(delta.uid, []).append(delta.token_count)
     status, errors = engine.end()
     assert (status, "Traceback" in errors) == (BROKEN_STATUS, True)
     assert isinstance(broken, Broken)
-    return broken, told, errors
+    return broken, counts, errors
 
 
 @pytest.mark.parametrize("reset_failure", [False, True])
-def test_an_error_of_the_gpu_ends_the_process_once_all_is_told(reset_failure: bool) -> None:
+def test_an_error_of_the_gpu_ends_the_process_once_all_is_sent(reset_failure: bool) -> None:
     script = Script(
         step_failure_after_tokens=2, step_failure_text=GPU_ERROR, reset_failure=reset_failure
     )
     with EngineProcess(spec(script)) as engine:
         engine.send(submit("a"), submit("b"))
-        broken, told, _ = end_of_a_broken_one(engine)
+        broken, counts, _ = end_of_a_broken_one(engine)
     assert GPU_ERROR in broken.reason and broken.is_overload
-    assert told["a"][:2] == [1, 2]
+    assert counts["a"][:2] == [1, 2]
 
 
 def test_an_error_of_the_gpu_in_a_command_ends_the_process_too() -> None:
@@ -199,7 +199,7 @@ def test_an_error_of_the_gpu_in_a_command_ends_the_process_too() -> None:
         assert end_of_a_broken_one(engine)[0].is_overload
 
 
-def test_failures_with_nothing_good_between_end_the_process() -> None:
+def test_failures_without_tokens_between_end_the_process() -> None:
     with EngineProcess(spec(Script(step_failure_after_tokens=0))) as engine:
         engine.send(submit("a"))
         assert engine.rows(1)["a"][1].finish is FinishReason.ERROR
@@ -219,8 +219,8 @@ def test_failures_with_tokens_between_end_no_process() -> None:
 def test_a_reset_that_fails_ends_the_process() -> None:
     with EngineProcess(spec(Script(step_failure_after_tokens=1, reset_failure=True))) as engine:
         engine.send(submit("a"))
-        _, told, errors = end_of_a_broken_one(engine)
-        assert told == {"a": [1]}
+        _, counts, errors = end_of_a_broken_one(engine)
+        assert counts == {"a": [1]}
         # Nothing is tried with what is left inside.
         assert errors.count("StepFailure: The script asked for a reset") == 1
 
@@ -249,7 +249,7 @@ def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
         assert (after.answered, after.live_kv_bytes) == ((1,), 0)
 
 
-def test_a_newer_lease_is_not_held_up_by_one_that_it_replaces() -> None:
+def test_a_newer_lease_is_not_delayed_by_one_that_it_replaces() -> None:
     script = Script(models=(ScriptedModel(kv_bytes_per_token=10),), stall_after_tokens=1)
     with EngineProcess(spec(script)) as engine:
         engine.send(submit("a", max_tokens=None))
@@ -275,7 +275,7 @@ def test_a_lease_is_kept_when_what_is_beyond_it_is_pinned() -> None:
         assert stats.answered == (1,)
 
 
-def test_a_cancel_that_fails_ends_the_rows_and_no_more() -> None:
+def test_a_cancel_that_fails_ends_the_sequences_and_no_more() -> None:
     script = Script(stall_after_tokens=1, failing_command="cancel")
     with EngineProcess(spec(script)) as engine:
         engine.send(submit("a"), submit("b"))
@@ -297,7 +297,7 @@ def test_a_submit_that_fails_is_refused_with_a_sentence() -> None:
         assert refused.reason.startswith("The engine failed on a command: ")
 
 
-def test_a_clear_that_fails_is_not_answered_and_a_lease_that_fails_counts_by_what_is_held() -> None:
+def test_a_clear_that_fails_is_not_answered_and_a_lease_that_fails_counts_by_what_is_used() -> None:
     with EngineProcess(spec(Script(failing_command="clear_cache"))) as engine:
         engine.send(ClearCache(1), SetLease(MemoryLease(0, 0, 0), 2))
         assert engine.next(EngineStats).answered == ()
@@ -307,7 +307,7 @@ def test_a_clear_that_fails_is_not_answered_and_a_lease_that_fails_counts_by_wha
         assert engine.next(EngineStats).answered == (1,)
 
 
-def test_the_state_is_told_while_rows_run_and_once_after() -> None:
+def test_stats_are_reported_while_sequences_run_and_once_after() -> None:
     with EngineProcess(spec(Script(token_interval_s=0.25))) as engine:
         engine.send(submit("a", max_tokens=6))
         assert engine.next(EngineStats).decoding_rows == 1
@@ -315,7 +315,7 @@ def test_the_state_is_told_while_rows_run_and_once_after() -> None:
         assert engine.next(EngineStats).decoding_rows == 0
 
 
-def test_progress_comes_in_frames_without_deltas() -> None:
+def test_progress_is_sent_in_frames_without_deltas() -> None:
     script = Script(prefill_s_per_token=0.05, progress_interval_s=0.01, tokens=1)
     with EngineProcess(spec(script)) as engine:
         engine.send(submit("a"))

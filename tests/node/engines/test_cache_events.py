@@ -9,7 +9,7 @@ STATS = EngineStats(1, 0, 30, 10, 40, 0, 0, 2, 0, 0, 0, 0, 0)
 LEASE = MemoryLease(1, 2, stored_kv_bytes=300)
 
 
-def test_a_cache_is_told_with_its_room_and_what_is_in_it() -> None:
+def test_a_cache_is_reported_with_its_capacity_and_what_is_in_it() -> None:
     assert cache_status(LEASE, INFO, STATS) == CacheStatus(
         memory_bytes=300,
         memory_used_bytes=30,
@@ -20,7 +20,7 @@ def test_a_cache_is_told_with_its_room_and_what_is_in_it() -> None:
     )
 
 
-def test_an_engine_that_has_not_told_of_itself_yet_holds_nothing() -> None:
+def test_an_engine_that_has_not_reported_yet_stores_nothing() -> None:
     found = cache_status(LEASE, INFO, None)
     assert found is not None and found.memory_used_bytes == found.disk_used_bytes == 0
 

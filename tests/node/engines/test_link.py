@@ -60,7 +60,7 @@ def request(uid: str = "u", *, max_tokens: int | None = 5) -> GenerateRequest:
 
 
 class Ends:
-    """The last deltas of rows, as the link tells them."""
+    """The last deltas of requests, as the link reports them."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[tuple[RowStream, Delta | None]] = asyncio.Queue()
@@ -88,7 +88,7 @@ async def rest(row: RowStream) -> list[Delta]:
     return deltas
 
 
-async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
+async def test_a_request_is_accepted_and_ends_with_its_usage() -> None:
     ends = Ends()
     async with linked() as link:
         assert link.info is not None and link.info.max_rows == 4
@@ -105,7 +105,7 @@ async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
         assert row.first_content_s is not None
 
 
-async def test_a_request_that_cannot_be_sent_leaves_no_row() -> None:
+async def test_a_request_that_cannot_be_sent_leaves_none_open() -> None:
     ends = Ends()
     async with linked() as link:
         with pytest.raises(UnicodeEncodeError):
@@ -127,7 +127,7 @@ async def test_a_module_in_the_current_folder_does_not_take_the_place_of_ours(
         assert link.info is not None
 
 
-async def test_an_abandoned_row_fails_at_once_and_ends_once() -> None:
+async def test_an_abandoned_request_fails_at_once_and_ends_once() -> None:
     ends = Ends()
     async with linked(Script(stall_after_tokens=1)) as link:
         row = link.submit(request(), ends)
@@ -138,13 +138,13 @@ async def test_an_abandoned_row_fails_at_once_and_ends_once() -> None:
         with pytest.raises(ShuttingDown):
             await row.next()
         assert await ends.queue.get() == (row, None)
-        # The engine has dropped the row, so that the next one's answer is the next thing it says.
+        # The engine has dropped it, so that the next one's answer is the next thing it sends.
         await rest(link.submit(request("v", max_tokens=1), ends))
         assert (await ends.queue.get())[0].uid == "v"
         assert ends.queue.empty()
 
 
-async def test_deltas_that_wait_come_together() -> None:
+async def test_queued_deltas_are_returned_together() -> None:
     ends = Ends()
     async with linked() as link:
         row = link.submit(request(max_tokens=50), ends)
@@ -152,14 +152,14 @@ async def test_deltas_that_wait_come_together() -> None:
         assert len(await row.next()) == 50
 
 
-async def test_silence_is_told_as_nothing() -> None:
+async def test_silence_is_returned_as_no_deltas() -> None:
     async with linked(Script(first_token_delay_s=30)) as link:
         row = link.submit(request(), Ends())
         await row.until_accepted()
         assert await row.next(0.01) == []
 
 
-async def test_a_refused_row_raises_and_has_no_last_delta() -> None:
+async def test_a_refused_request_raises_and_has_no_last_delta() -> None:
     ends = Ends()
     async with linked() as link:
         row = link.submit(GenerateRequest("u", (), 1), ends)
@@ -169,7 +169,7 @@ async def test_a_refused_row_raises_and_has_no_last_delta() -> None:
         assert link.open_rows == 0
 
 
-async def test_a_cancelled_row_is_marked_and_ends() -> None:
+async def test_a_cancelled_request_is_marked_and_ends() -> None:
     marks: asyncio.Queue[Marked] = asyncio.Queue()
     async with linked(Script(wedge=True), on_marked=marks.put_nowait) as link:
         row = link.submit(request(), Ends())
@@ -180,7 +180,7 @@ async def test_a_cancelled_row_is_marked_and_ends() -> None:
         assert (await rest(row))[-1].finish is FinishReason.CANCELLED
 
 
-async def test_a_row_of_several_choices_ends_with_the_last_of_them() -> None:
+async def test_a_request_of_several_choices_ends_with_the_last_of_them() -> None:
     ends = Ends()
     async with linked(Script(outputs=("one", "two and three"))) as link:
         row = link.submit(GenerateRequest("u", (1, 2, 3), 9, choices=2), ends)
@@ -201,7 +201,7 @@ async def test_a_row_of_several_choices_ends_with_the_last_of_them() -> None:
         ((FinishReason.ERROR, FinishReason.CANCELLED), FinishReason.ERROR),
     ],
 )
-def test_a_row_has_ended_as_the_gravest_of_its_choices(
+def test_a_request_has_ended_as_the_gravest_of_its_choices(
     ends: tuple[FinishReason, FinishReason], whole: FinishReason
 ) -> None:
     row = RowStream("u", lambda row, last: None)
@@ -211,7 +211,7 @@ def test_a_row_has_ended_as_the_gravest_of_its_choices(
     assert row.finish is whole
 
 
-async def test_a_killed_engine_fails_every_open_row() -> None:
+async def test_a_killed_engine_fails_every_open_request() -> None:
     died = asyncio.Event()
     ends = Ends()
     async with linked(Script(wedge=True), on_died=died.set) as link:
@@ -239,7 +239,7 @@ async def test_deltas_before_a_death_are_not_lost() -> None:
             await row.next()
 
 
-async def test_a_broken_engine_is_dead_at_its_last_word() -> None:
+async def test_a_broken_engine_is_dead_at_its_last_report() -> None:
     died = asyncio.Event()
     script = Script(step_failure_after_tokens=2, step_failure_text="[METAL] No more.")
     async with linked(script, on_died=died.set) as link:
@@ -255,7 +255,7 @@ async def test_a_broken_engine_is_dead_at_its_last_word() -> None:
         assert await link.stop(WAIT_S) == BROKEN_STATUS
 
 
-async def test_a_last_word_is_the_end_before_the_process_is_gone() -> None:
+async def test_a_last_report_is_the_end_before_the_process_has_exited() -> None:
     died = asyncio.Event()
     async with linked(on_died=died.set) as link:
         row = link.submit(request(), Ends())
@@ -300,7 +300,7 @@ async def test_a_clear_does_not_take_the_answer_of_a_lease() -> None:
         lease = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 0)))
         await asyncio.sleep(0)
         assert (await link.clear_cache()).entries == 0
-        assert not lease.done(), "the row holds more than the lease"
+        assert not lease.done(), "the request uses more than the lease"
         link.cancel("u")
         assert (await lease).live_kv_bytes == 0
 
@@ -313,10 +313,10 @@ async def test_a_clear_that_gets_no_answer_ends(monkeypatch: pytest.MonkeyPatch)
         assert (await link.set_lease(MemoryLease(0, 0, 1))).lease == MemoryLease(0, 0, 1)
 
 
-async def test_the_state_is_told_before_its_answers() -> None:
-    told: list[EngineStats] = []
-    async with linked(on_stats=told.append) as link:
-        assert await link.set_lease(MemoryLease(0, 0, 1)) is told[-1]
+async def test_stats_are_reported_before_their_answers() -> None:
+    reported: list[EngineStats] = []
+    async with linked(on_stats=reported.append) as link:
+        assert await link.set_lease(MemoryLease(0, 0, 1)) is reported[-1]
 
 
 def test_progress_ends_with_the_prefill() -> None:
@@ -327,7 +327,7 @@ def test_progress_ends_with_the_prefill() -> None:
     assert row.progress is None, "what follows is decoding"
 
 
-async def test_cache_events_are_told_and_a_clear_forgets_all() -> None:
+async def test_cache_events_are_reported_and_a_clear_evicts_all() -> None:
     events: asyncio.Queue[tuple[CacheEvent, ...]] = asyncio.Queue()
     script = Script(cache=ScriptedCache(capacity_tokens=10))
     async with linked(script, on_cache_events=events.put_nowait) as link:
@@ -339,7 +339,7 @@ async def test_cache_events_are_told_and_a_clear_forgets_all() -> None:
         assert (evicted.kind, evicted.entry) == (CacheEventKind.EVICTED, stored.entry)
 
 
-async def test_under_hard_pressure_nothing_is_stored_and_what_is_refused_may_come_again() -> None:
+async def test_under_hard_pressure_nothing_is_stored_and_what_is_refused_may_be_retried() -> None:
     async with linked(Script(cache=ScriptedCache(capacity_tokens=10))) as link:
         link.set_pressure(Pressure.HARD)
         await rest(link.submit(request(), Ends()))
@@ -365,7 +365,7 @@ async def test_a_dead_engine_answers_nothing() -> None:
             await link.clear_cache()
 
 
-async def test_progress_of_a_prefill_is_kept_until_content_comes() -> None:
+async def test_progress_of_a_prefill_is_kept_until_content_arrives() -> None:
     script = Script(prefill_s_per_token=0.1, progress_interval_s=0.02)
     async with linked(script) as link:
         row = link.submit(request(), Ends())
@@ -377,7 +377,7 @@ async def test_progress_of_a_prefill_is_kept_until_content_comes() -> None:
         assert row.progress is None
 
 
-async def test_progress_of_a_load_is_told() -> None:
+async def test_progress_of_a_load_is_reported() -> None:
     fractions: list[float] = []
     async with linked(Script(load_delay_s=0.1), on_progress=fractions.append):
         assert fractions[-1] == 1.0
@@ -419,7 +419,7 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
         os.kill(engine_pid(link), 0)
 
 
-async def test_a_start_that_is_cancelled_before_its_process_is_asked_ends_it() -> None:
+async def test_a_start_that_is_cancelled_before_its_load_is_sent_ends_its_process() -> None:
     link, waiting = EngineLink(), await spawn("node.engine.worker", "scripted")
     starting = asyncio.create_task(link.start(spec(Script()), waiting))
     await asyncio.sleep(0)
@@ -438,7 +438,7 @@ async def test_a_stop_that_is_given_up_does_not_end_the_wait_of_another_one() ->
         assert await link.stop(0.0) in (0, -signal.SIGKILL)
 
 
-async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:
+async def test_a_stop_fails_open_requests_and_is_not_a_death() -> None:
     died = asyncio.Event()
     async with linked(Script(wedge=True), on_died=died.set) as link:
         row = link.submit(request(), Ends())

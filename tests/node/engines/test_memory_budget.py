@@ -24,7 +24,7 @@ def stored(budget: Budget, keys: str) -> list[int]:
     return [budget.lease(key).stored_kv_bytes for key in keys]
 
 
-def test_a_refusal_says_by_how_much_and_changes_nothing() -> None:
+def test_a_refusal_reports_by_how_much_and_changes_nothing() -> None:
     budget = Budget(10 * GIB)
     budget.admit("a", fixed(6 * GIB))
     with pytest.raises(DoesNotFit) as caught:
@@ -44,7 +44,7 @@ def test_a_refusal_says_by_how_much_and_changes_nothing() -> None:
     )
 
 
-def test_says_when_a_model_can_never_fit() -> None:
+def test_reports_when_a_model_can_never_fit() -> None:
     with pytest.raises(DoesNotFit, match="choose a smaller model"):
         Budget(GIB).admit("a", fixed(2 * GIB))
 
@@ -107,13 +107,13 @@ async def pause(turns: int) -> None:
 
 
 class Engine:
-    """A tenant whose answers can be held back; what it holds changes when it answers, or, where
+    """A tenant whose answers can be delayed; what it occupies changes when it answers, or, where
     it `applies_at_once`, before."""
 
     def __init__(self, world: "World", lease: MemoryLease) -> None:
         self._world = world
         self.lease = lease
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.dead = False
@@ -122,7 +122,7 @@ class Engine:
         """Of the event loop, that an answer takes."""
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
-        self.asked.set()
+        self.requested.set()
         if self.applies_at_once or lease.stored_kv_bytes > self.lease.stored_kv_bytes:
             self.lease = lease
         self._world.check()
@@ -146,8 +146,8 @@ class World:
         self.engines: dict[str, Engine] = {}
 
     def check(self) -> None:
-        held_bytes = sum(engine.lease.total_bytes for engine in self.engines.values())
-        assert held_bytes <= self.most_bytes
+        total_bytes = sum(engine.lease.total_bytes for engine in self.engines.values())
+        assert total_bytes <= self.most_bytes
 
     @property
     def stored(self) -> Mapping[str, int]:
@@ -175,10 +175,10 @@ async def test_a_second_load_waits_until_the_first_engine_has_given_back() -> No
     assert world.stored == {"a": 810}
     first = world.engines["a"]
     first.may_answer.clear()
-    first.asked.clear()
+    first.requested.clear()
     async with asyncio.timeout(WAIT_S):
         load = asyncio.create_task(world.load("b", 300))
-        await first.asked.wait()
+        await first.requested.wait()
         assert "b" not in world.engines
         first.may_answer.set()
         await load
@@ -277,10 +277,10 @@ async def test_kv_that_is_pinned_while_a_load_waits_for_room_fails_it() -> None:
     await world.load("a", 100)
     first = world.engines["a"]
     first.may_answer.clear()
-    first.asked.clear()
+    first.requested.clear()
     async with asyncio.timeout(WAIT_S):
         load = asyncio.create_task(world.load("b", 800))
-        await first.asked.wait()
+        await first.requested.wait()
         world.budget.pin("a", 400)
         first.may_answer.set()
         with pytest.raises(LoadFailure, match="came to need more"):

@@ -48,7 +48,7 @@ def test_takes_the_kernels_word_where_it_has_one() -> None:
     assert gauge.level is SOFT
 
 
-def test_a_reading_that_tells_nothing_changes_nothing() -> None:
+def test_a_reading_without_information_changes_nothing() -> None:
     gauge = PressureGauge(100)
     levels(gauge, 5)
     for reading in (MemoryReading(), MemoryReading(kernel_level=77)):

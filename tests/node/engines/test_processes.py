@@ -60,7 +60,7 @@ async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
         slot = it.supervisor._slots.of(entry)
         slot.loads.cool_down_s = LAST_COOL_DOWN_S - 1.0
         assert await fail() == pytest.approx(LAST_COOL_DOWN_S)
-        # Who asks for a load itself is not made to wait, and what fails again still cools down.
+        # Who requests a load itself is not made to wait, and what fails again still cools down.
         it.supervisor.retry_now(entry)
         assert await fail() == pytest.approx(LAST_COOL_DOWN_S)
         assert it.states.count(ModelState.LOADING) == 4

@@ -1,4 +1,4 @@
-"""What routers are told of an engine's speed."""
+"""What is reported to routers of an engine's speed."""
 
 import math
 
@@ -22,23 +22,23 @@ def stats(
     return EngineStats(*counts, prefill, decode)
 
 
-def test_an_engine_that_has_learned_nothing_tells_nothing() -> None:
+def test_an_engine_that_has_learned_nothing_reports_nothing() -> None:
     assert reported_speed(stats()) is None
 
 
-def test_the_step_of_the_fewest_rows_is_told() -> None:
+def test_the_step_of_the_fewest_rows_is_reported() -> None:
     decode = (DecodeRate(4, 0, 0.03), DecodeRate(1, 4096, 0.02), DecodeRate(1, 0, 0.01))
-    told = reported_speed(stats((PrefillRate(0, 500.0), PrefillRate(1024, 400.0)), decode))
-    assert told is not None
-    assert [(each.depth_tokens, each.tokens_per_s) for each in told.prefill] == [
+    speed = reported_speed(stats((PrefillRate(0, 500.0), PrefillRate(1024, 400.0)), decode))
+    assert speed is not None
+    assert [(each.depth_tokens, each.tokens_per_s) for each in speed.prefill] == [
         (0, 500.0),
         (1024, 400.0),
     ]
-    assert (told.step_s, told.step_rows) == (0.01, 1)
+    assert (speed.step_s, speed.step_rows) == (0.01, 1)
 
 
 @given(st.lists(ANY, max_size=40), st.lists(ANY, max_size=3))
-def test_whatever_a_clock_says_the_status_is_within_its_bounds(
+def test_whatever_a_clock_reads_the_status_is_within_its_bounds(
     prefill: list[float], steps: list[float]
 ) -> None:
     rates = tuple(PrefillRate(1024 << i, each) for i, each in enumerate(prefill))

@@ -11,7 +11,7 @@ def residency_policy(**fields: object) -> ResidencyPolicy:
     return ResidencyPolicy(Settings(home=Path("/nowhere"), **fields))  # type: ignore[arg-type]
 
 
-def test_a_model_may_be_idle_for_an_hour_where_nothing_is_said() -> None:
+def test_a_model_may_be_idle_for_an_hour_where_nothing_is_set() -> None:
     assert residency_policy().of("m") == Residency(pinned=False, keep_alive_s=3600.0)
 
 
@@ -38,21 +38,21 @@ def test_of_several_routers_the_one_that_keeps_the_model_longer_has_its_way() ->
     assert residency.of("m") == Residency(pinned=True, keep_alive_s=None)
 
 
-def test_what_a_router_asks_replaces_what_it_asked_before() -> None:
+def test_the_policies_of_a_router_replace_its_earlier_ones() -> None:
     residency = residency_policy()
     residency.set(Policies("a", {"m": ModelPolicy(pinned=True)}))
     residency.set(Policies("a", {}))
     assert residency.of("m") == Residency(pinned=False, keep_alive_s=3600.0)
 
 
-def test_a_pin_of_the_settings_stays_whatever_routers_say() -> None:
+def test_a_pin_of_the_settings_stays_whatever_routers_send() -> None:
     residency = residency_policy(pins=("m",))
     residency.set(Policies("a", {"m": ModelPolicy()}))
     assert residency.of("m").pinned and not residency.of("n").pinned
     assert residency.pins == {"m"}
 
 
-def test_while_a_router_has_the_node_rest_no_pin_holds() -> None:
+def test_while_a_router_has_the_node_rest_no_pin_applies() -> None:
     residency = residency_policy(pins=("m",))
     residency.set(Policies("a", {"n": ModelPolicy(pinned=True)}))
     residency.set(Policies("b", {"n": ModelPolicy(keep_alive_s=5.0)}, rests=True))
@@ -63,16 +63,16 @@ def test_while_a_router_has_the_node_rest_no_pin_holds() -> None:
     assert residency.pins == {"m"} and residency.of("m").pinned and residency.of("n").pinned
 
 
-def test_what_a_router_asks_lapses_unless_it_says_so_again() -> None:
+def test_the_policies_of_a_router_lapse_unless_it_sends_them_again() -> None:
     residency = residency_policy()
-    asked = {
+    sent = {
         each: Policies(each, {"m": ModelPolicy(keep_alive_s=at)})
         for each, at in (("a", 5.0), ("b", 9.0))
     }
-    for policies in asked.values():
+    for policies in sent.values():
         residency.set(policies)
     assert residency.lapse(1000.0) == ()
-    residency.set(asked["a"])
+    residency.set(sent["a"])
     assert residency.lapse(1000.0 + POLICIES_LAPSE_S - 1.0) == ()
     assert residency.of("m").keep_alive_s == 9.0
     assert residency.lapse(1000.0 + POLICIES_LAPSE_S) == ("b",)

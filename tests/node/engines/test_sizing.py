@@ -125,7 +125,7 @@ def test_scratch_for_attention_scores_is_part_of_what_an_engine_takes(
     assert needed_bytes(model, room, Settings(home=HOME)) == made.fixed.total_bytes
 
 
-def test_there_is_no_scratch_where_a_kernel_holds_no_scores() -> None:
+def test_there_is_no_scratch_where_a_kernel_stores_no_scores() -> None:
     model = replace(entry(), scores=AttentionScores(64, is_fused=True))
     fused = plan(model)
     assert (fused.scratch_bytes, fused.score_bytes_per_pair) == (0, 0)
@@ -172,7 +172,7 @@ def test_every_size_can_be_set() -> None:
     assert (made.fixed.live_kv_bytes, made.snapshot_bytes) == (3 * GIB, GIB)
 
 
-def test_tells_of_the_stored_kv_that_the_budget_shares_out() -> None:
+def test_reports_the_stored_kv_that_the_budget_shares_out() -> None:
     stored, snapshots = stored_choices(4 * GIB, 2, Settings(home=HOME))
     assert stored.line == (
         "stored KV 4.0 GiB (auto: 90 % of what is left of the limit, shared by 2 models)"

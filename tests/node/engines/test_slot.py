@@ -30,8 +30,8 @@ def new_slot() -> Slot:
 def ready_slot(load_s: float = 4.0, **stats: Any) -> Slot:
     """Of 1 GiB, with a cache of 1,000 bytes a token, prefilled at 500 tokens/s."""
     slot = new_slot()
-    told = SimpleNamespace(prefill_rates=(PrefillRate(0, 500.0),), **stats) if stats else None
-    link, info = SimpleNamespace(stats=told), SimpleNamespace(stored_bytes_per_token=1000)
+    reported = SimpleNamespace(prefill_rates=(PrefillRate(0, 500.0),), **stats) if stats else None
+    link, info = SimpleNamespace(stats=reported), SimpleNamespace(stored_bytes_per_token=1000)
     slot.begin_load(WORK, 1)
     handle = cast(EngineHandle, SimpleNamespace(link=link, info=info))
     slot.complete_load(handle, load_s, 0.0)
@@ -43,7 +43,7 @@ def test_before_a_load_was_measured_it_is_reckoned_from_the_weights() -> None:
     assert ready_slot(4.0).unload_cost_s(0.0) == 4.0
 
 
-def test_what_its_cache_holds_in_memory_alone_would_be_prefilled_again() -> None:
+def test_what_its_cache_has_in_memory_alone_would_be_prefilled_again() -> None:
     slot = ready_slot(4.0, stored_kv_bytes=50_000_000, disk_kv_bytes=20_000_000)
     assert slot.unload_cost_s(0.0) == pytest.approx(4.0 + 30_000 / 500)
 
@@ -56,7 +56,7 @@ def test_the_longer_a_model_is_idle_the_less_it_is_worth() -> None:
     assert slot.unload_cost_s(3 * REUSE_HALF_LIFE_S) == 4.0
 
 
-def test_a_model_is_idle_only_where_it_is_loaded_and_nothing_holds_or_awaits_it() -> None:
+def test_a_model_is_idle_only_where_it_is_loaded_and_nothing_leases_or_awaits_it() -> None:
     slot = ready_slot()
     assert slot.idle_s(5.0) == 5.0
     key = slot.use.begin_wait(1.0, ahead=False)
@@ -66,14 +66,14 @@ def test_a_model_is_idle_only_where_it_is_loaded_and_nothing_holds_or_awaits_it(
     assert slot.idle_s(5.0) is None
 
 
-def test_a_model_that_is_unloaded_is_told_of_with_the_speed_that_it_had() -> None:
+def test_a_model_that_is_unloaded_is_reported_with_the_speed_that_it_had() -> None:
     slot = ready_slot()
     slot.set_speed(ModelSpeed(step_s=0.01))
     slot.set_speed(None)
     slot.end_engine()
     sizes = PlannedSizes(0, 1)
-    told = model_status(slot.entry, slot, Budget(GIB), Residency(), sizes, 0.0)
-    assert told.speed == ModelSpeed(step_s=0.01)
+    status = model_status(slot.entry, slot, Budget(GIB), Residency(), sizes, 0.0)
+    assert status.speed == ModelSpeed(step_s=0.01)
 
 
 def test_a_failed_load_leaves_no_engine_and_cools_down_until_it_is_forgiven() -> None:

@@ -49,7 +49,7 @@ class World:
 
     def on_change(self) -> None:
         states = [model.state for model in self.supervisor.status()[:1]]
-        # The progress of a load is told, too.
+        # The progress of a load is reported, too.
         self.states += states if states != self.states[-1:] else []
         self.changed.set()
 
@@ -324,15 +324,15 @@ async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
 
 
-async def test_the_status_tells_what_a_model_takes_and_how_it_is_used() -> None:
+async def test_the_status_reports_what_a_model_takes_and_how_it_is_used() -> None:
     async with world(Script(load_delay_s=0.05), budget_bytes=2 * GIB) as it:
         (before,) = it.supervisor.status()
         assert (before.memory_bytes, before.generation, before.idle_s) == (1.75 * GIB, 0, None)
         with it.supervisor.serving(await it.entry()) as lease:
             await lease.ready()
-            (held,) = it.supervisor.status()
-            assert (held.leases, held.idle_s, held.generation > 0) == (1, None, True)
-            assert held.load_s is not None and held.load_s >= 0.05
+            (leased,) = it.supervisor.status()
+            assert (leased.leases, leased.idle_s, leased.generation > 0) == (1, None, True)
+            assert leased.load_s is not None and leased.load_s >= 0.05
         now_s = it.supervisor.now_s()
         it.supervisor.now_s = lambda: now_s + 5.0
         (idle,) = it.supervisor.status()
@@ -364,7 +364,7 @@ def stored_bytes(handle: EngineHandle) -> int:
     return handle.link.stats.stored_kv_bytes
 
 
-async def ask(handle: EngineHandle, uid: str, tokens: tuple[int, ...]) -> None:
+async def generate(handle: EngineHandle, uid: str, tokens: tuple[int, ...]) -> None:
     row = handle.link.submit(GenerateRequest(uid, tokens, 1), lambda row, last: None)
     while not row.ended:
         await row.next()
@@ -387,7 +387,7 @@ async def test_a_second_load_takes_stored_kv_back_and_an_unload_returns_it() -> 
         assert alone_bytes == (6 * GIB - it.supervisor.budget.leased_bytes) * 9 // 10
         # More than a half of it is in use.
         for uid, length in enumerate((12_000, 12_001, 12_002)):
-            await ask(first, str(uid), tuple(range(length)))
+            await generate(first, str(uid), tuple(range(length)))
         await first.link.set_lease(it.supervisor.budget.lease("a"))
         full_bytes = stored_bytes(first)
         assert full_bytes > alone_bytes // 2
@@ -452,7 +452,7 @@ async def test_an_engine_that_was_late_gets_its_lease_in_the_end(
             await it.touch("b")
         before = first.link.stats
         os.kill(engine_pid(first.link), signal.SIGCONT)
-        # The cut waits in its queue; what the failed load left is told after it.
+        # The cut waits in its queue; what the failed load left is sent after it.
         while first.link.stats is before:
             await asyncio.sleep(0)
         assert await until_leased(first, lambda size: size >= alone_bytes) == alone_bytes
@@ -464,8 +464,8 @@ async def test_the_progress_of_a_load_is_logged_at_each_quarter(
     caplog.set_level(logging.INFO)
     async with world(Script(load_delay_s=0.4)) as it:
         await it.touch()
-    told = [text for text in caplog.messages if text.startswith("Loading ")]
-    assert told == [f"Loading scripted: {percent} %." for percent in (25, 50, 75)]
+    logged = [text for text in caplog.messages if text.startswith("Loading ")]
+    assert logged == [f"Loading scripted: {percent} %." for percent in (25, 50, 75)]
 
 
 async def test_under_hard_pressure_what_is_loaded_serves_and_nothing_else_is_loaded() -> None:
@@ -485,20 +485,20 @@ async def test_pressure_reaches_engines_and_those_loaded_later() -> None:
     models = (ScriptedModel("a"), ScriptedModel("b"))
     async with world(Script(models=models, cache=CACHE)) as it:
         first = await it.touch("a")
-        await ask(first, "u", (1, 2, 3))
+        await generate(first, "u", (1, 2, 3))
         slow = asyncio.create_task(it.touch("b"))
         while it.supervisor.status()[1].state is not ModelState.LOADING:
             await asyncio.sleep(0)
         it.supervisor.set_pressure(Pressure.HARD)
         second = await slow
         for number, handle in enumerate((first, second)):
-            await ask(handle, f"{number}", (4,))
+            await generate(handle, f"{number}", (4,))
         for handle, events in ((first, {"stored": 1, "evicted": 1}), (second, {})):
             await handle.link.set_lease(it.supervisor.budget.lease(handle.entry.name))
             assert it.supervisor.engines()[handle.entry.name].cache_events == events
 
 
-async def test_the_sizes_of_an_engine_are_told_at_its_load(
+async def test_the_sizes_of_an_engine_are_logged_at_its_load(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -82,7 +82,7 @@ def test_the_model_of_the_oldest_waiter_is_next() -> None:
     assert step(40, [], awaited).load == "c"
 
 
-def test_who_comes_later_is_loaded_only_where_it_takes_nothing_from_who_waits() -> None:
+def test_a_later_model_is_loaded_only_where_it_takes_nothing_from_one_that_waits() -> None:
     awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 3, 31.0)]
     found = step(40, [resident("a", leases=1)], awaited)
     assert found.load is None and found.blocked == {"b", "c"}
@@ -94,7 +94,7 @@ def test_two_that_fit_are_loaded_one_after_the_other_and_do_not_wait_for_each_ot
     assert step(0, [], [second], [LoadingModel("b", 6, None)]) == SwapDecision(load="c")
 
 
-def test_what_has_room_as_soon_as_engines_have_ended_is_held_by_nobody() -> None:
+def test_what_has_room_as_soon_as_engines_have_ended_is_blocked_by_nobody() -> None:
     awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 4, 31.0), AwaitedModel("d", 1, 32.0)]
     assert step(40, [resident("a")], awaited).blocked == {"d"}
     assert step(40, [], awaited, unloading_bytes=5).blocked == {"d"}
@@ -106,14 +106,14 @@ def test_what_has_room_as_soon_as_engines_have_ended_is_held_by_nobody() -> None
     }
 
 
-def test_pinned_models_and_those_that_come_never_leave() -> None:
+def test_pinned_models_and_those_that_load_are_never_unloaded() -> None:
     pinned = [resident("a", pinned=True)]
     assert step(99, pinned, [AwaitedModel("b", 5, 0.0)]) == SwapDecision(hopeless=("b",))
     loading = [LoadingModel("a", 6, None)]
     assert step(99, [], [AwaitedModel("b", 5, 0.0)], loading).unload == ()
 
 
-def test_a_model_larger_than_the_limit_is_hopeless_and_holds_up_nobody() -> None:
+def test_a_model_larger_than_the_limit_is_hopeless_and_delays_no_other() -> None:
     found = step(99, [], [AwaitedModel("b", 11, 0.0), AwaitedModel("c", 6, 1.0)])
     assert (found.hopeless, found.load) == ((), "c")
     found = step(99, [], [AwaitedModel("b", 11, 0.0)], [LoadingModel("c", 6, None)])

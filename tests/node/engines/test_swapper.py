@@ -58,54 +58,54 @@ async def test_a_busy_model_serves_new_requests_while_another_one_is_waited_for(
         assert not handle.link.alive
 
 
-async def test_after_the_longest_wait_a_busy_model_takes_nothing_new() -> None:
+async def test_after_the_longest_wait_a_busy_model_accepts_nothing_new() -> None:
     async with world(
         TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
     ) as it:
         order = []
 
-        async def ask(name: str) -> None:
+        async def request(name: str) -> None:
             with it.supervisor.serving(await it.entry(name)) as lease:
                 await lease.ready()
                 order.append(name)
 
         with it.supervisor.serving(await it.entry("a")) as lease:
             await lease.ready()
-            waiting = [asyncio.create_task(ask("b"))]
+            waiting = [asyncio.create_task(request("b"))]
             while not it.supervisor._swapper.is_closed("a"):
                 await asyncio.sleep(0)
-            waiting.append(asyncio.create_task(ask("a")))
+            waiting.append(asyncio.create_task(request("a")))
             await asyncio.wait(waiting, timeout=0.05)
             assert order == []
         await asyncio.gather(*waiting)
         assert order == ["b", "a"]
 
 
-async def test_who_waits_is_told_what_for() -> None:
+async def test_who_waits_can_see_what_for() -> None:
     slow = Script(load_delay_s=0.1, models=TWO.models)
     async with world(
         slow, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
     ) as it:
         a, b = await it.entry("a"), await it.entry("b")
-        with it.supervisor.serving(a) as held, it.supervisor.serving(b) as other:
-            loading = asyncio.create_task(held.ready())
-            while (seen := held.awaited()) is None or not seen.progress:
+        with it.supervisor.serving(a) as first, it.supervisor.serving(b) as other:
+            loading = asyncio.create_task(first.ready())
+            while (seen := first.awaited()) is None or not seen.progress:
                 await asyncio.sleep(0)
             assert (seen.name, seen.blocked_by) == ("a", None)
             await loading
             with it.supervisor.serving(a) as third:
-                assert held.awaited() is None and third.awaited() is None
+                assert first.awaited() is None and third.awaited() is None
                 late = asyncio.create_task(other.ready())
                 await asyncio.sleep(0)
                 assert other.awaited() == ModelAwaited("b", 0.0, ANOTHER_IN_USE)
                 while third.awaited() is None:
                     await asyncio.sleep(0)
                 assert third.awaited() == ModelAwaited("a", 0.0, ANOTHER_IN_USE)
-                assert held.awaited() is None
+                assert first.awaited() is None
                 drain = asyncio.create_task(it.supervisor.drain(a))
                 await asyncio.sleep(0)
                 assert third.awaited() == ModelAwaited("a", 0.0, BEING_UNLOADED)
-            held.close()
+            first.close()
             await drain
             await late
             assert other.awaited() is None
@@ -120,7 +120,7 @@ async def test_a_model_stays_for_its_minimum_residency() -> None:
         assert it.supervisor.now_s() - ready_s >= 0.3
 
 
-async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_is_told() -> None:
+async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_gets_an_error() -> None:
     async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
         with it.supervisor.serving(await it.entry("a")) as running:
             await running.ready()

@@ -37,7 +37,7 @@ def die() -> None:
 
 
 class Spiller:
-    """Writes and drops; says what it does. The seed of an entry's contents is its
+    """Writes and drops; reports what it does. The seed of an entry's contents is its
     `parent_tokens`."""
 
     def __init__(self, tier: SsdTier, woken: threading.Event, pipe: Connection) -> None:

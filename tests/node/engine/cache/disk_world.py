@@ -67,7 +67,7 @@ class GatedFiles(Files):
 
 
 class FailingFiles(Files):
-    """Fails at the named call, as often as `times` says."""
+    """Fails at the named call, `times` times."""
 
     def __init__(self, call: str, error: Exception, times: int = 1_000_000) -> None:
         self.call = call

@@ -133,7 +133,7 @@ class _Queued:
 
 @dataclass
 class FakeTier:
-    """Completes what was asked only when told, in any order; refuses while told to."""
+    """Completes what was requested only on demand, in any order; refuses while set to."""
 
     refuses: bool = False
     queue_limit: int = 1_000
@@ -203,7 +203,7 @@ class FakeTier:
     # --- what a test makes happen ------------------------------------------------------------
 
     def finish(self) -> None:
-        """All that is asked for succeeds."""
+        """All that is requested succeeds."""
         for file in list(self.writing):
             self.finish_write(file)
         for file in list(self.reading):

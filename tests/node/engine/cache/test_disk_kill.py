@@ -78,7 +78,7 @@ def _lost(file: int, parents: dict[int, int], gone: set[int]) -> bool:
 
 
 def _verify(world: World) -> dict[int, int]:
-    """That all entries can be read and hold what was written, and that there is nothing else:
+    """That all entries can be read and contain what was written, and that there is nothing else:
     the parents of the files."""
     parents = {}
     for entry in world.tier.entries():

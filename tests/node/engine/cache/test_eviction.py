@@ -97,7 +97,7 @@ def test_what_is_held_or_pinned_stays_with_all_above_it() -> None:
     assert evict(world.cache, 1_000) == 0
     world.cache.release(hit)
     assert world.cache.pin(count(0, 5)) == 5
-    # What comes after the pinned tokens goes, in the same edge too.
+    # What follows the pinned tokens is evicted, in the same edge too.
     assert evict(world.cache, 1_000) == 150
     assert world.usable(0, 20) == 5
 
@@ -120,7 +120,7 @@ def test_a_smaller_lease_evicts_at_once() -> None:
     assert (world.cache.nbytes, world.cache.entries) == (0, 0)
 
 
-def test_evict_frees_at_least_what_is_asked_and_says_how_much() -> None:
+def test_evict_frees_at_least_what_is_requested_and_returns_how_much() -> None:
     world = World()
     for begin in (100, 200, 300):
         world.store(begin, begin + 10)
@@ -150,11 +150,11 @@ def test_a_smaller_share_for_snapshots_evicts_snapshots(bytes_over: int) -> None
     assert world.cache.entries == left
 
 
-def test_where_there_are_many_entries_a_plan_frees_more_than_is_asked_for() -> None:
+def test_where_there_are_many_entries_a_plan_frees_more_than_is_requested() -> None:
     world = World(budget_bytes=64_000)
     for first in range(0, 320 * 20, 20):
         world.store(first, first + 20)
     assert len(world.cache._index.resident) == 320 and world.cache.nbytes == 64_000
     world.store(10_000, 10_010)
-    # 100 bytes were asked for, and a 64th of the budget.
+    # 100 bytes were requested, and a 64th of the budget.
     assert world.cache.nbytes <= 64_000 - 1_000

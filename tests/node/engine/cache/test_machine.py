@@ -146,7 +146,7 @@ class CacheMachine(RuleBasedStateMachine):
         evict(self.cache, nbytes)
 
     @rule(storing=st.booleans())
-    def is_told_whether_to_store(self, storing: bool) -> None:
+    def sets_storing(self, storing: bool) -> None:
         self.cache.set_storing(storing=storing)
         self.cache.set_storing(storing=True)
 
@@ -303,7 +303,7 @@ class CacheMachine(RuleBasedStateMachine):
             elif event.kind in (CacheEventKind.PROMOTED, CacheEventKind.EVICTED):
                 assert event.entry in self.events
             self.events[event.entry] = (event.parent, event.begin_tokens, event.usable_tokens)
-        known = {entry: told[:2] for entry, told in self.events.items()}
+        known = {entry: reported[:2] for entry, reported in self.events.items()}
         for node in self.nodes():
             assert node.parent is not None
             assert known.pop(node.entry) == (node.parent.entry, node.begin)

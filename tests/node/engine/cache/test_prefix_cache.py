@@ -237,7 +237,7 @@ def test_a_capture_of_the_wrong_length_is_an_error() -> None:
 # --- events ----------------------------------------------------------------------------------
 
 
-def test_the_agent_hears_of_stores_splits_and_evictions() -> None:
+def test_the_agent_receives_events_of_stores_splits_and_evictions() -> None:
     cache = _cache()
     store(cache, count(1, 11), uid="r1")
     store(cache, np.concatenate([count(1, 5), count(50, 60)]), uid="r2")
@@ -251,7 +251,7 @@ def test_the_agent_hears_of_stores_splits_and_evictions() -> None:
     ]
 
 
-def test_events_say_how_much_is_usable_where_snapshots_count() -> None:
+def test_events_report_how_much_is_usable_where_snapshots_count() -> None:
     cache = _cache(snapshot_bytes=2 * SNAPSHOT_BYTES, needs_snapshot=True)
     store(cache, count(1, 6), snapshot=True)
     store(cache, count(1, 11))
@@ -318,7 +318,7 @@ def test_salts_stay_apart_through_a_restart_from_disk() -> None:
     assert [again.match(prompt, 9, salt).disk_tokens for salt in (one, two, 0)] == [9, 0, 0]
 
 
-def test_only_the_entry_of_the_request_names_it_where_a_snapshot_came_to_it() -> None:
+def test_only_the_entry_of_the_request_names_it_where_a_snapshot_was_added_to_it() -> None:
     cache = _cache(needs_snapshot=True)
     store(cache, count(1, 11), snapshot=True, uid="long")
     cache.events()

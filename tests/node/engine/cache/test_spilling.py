@@ -19,7 +19,7 @@ from tests.node.engine.cache.fake_parts import (
 
 
 class World:
-    """A cache of 30 tokens (300 bytes) over a disk tier that does nothing until told."""
+    """A cache of 30 tokens (300 bytes) over a disk tier that does nothing by itself."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ def test_a_lost_copy_of_what_is_in_memory_is_no_loss() -> None:
     assert world.usable(count(1, 11)) == (10, 10)
 
 
-def test_a_file_that_holds_something_else_is_dropped() -> None:
+def test_a_file_that_contains_something_else_is_dropped() -> None:
     world = World()
     world.spilled(count(1, 11))
     world.promote(count(1, 11))
@@ -336,7 +336,7 @@ def test_what_is_on_disk_is_found_after_a_restart() -> None:
 
 
 def names(world: World) -> dict[tuple[int, int], int]:
-    """Of the files, by the tokens of the entries that they hold."""
+    """Of the files, by the tokens of the entries that they contain."""
     events = world.cache.events()
     return {(each.begin_tokens, each.end_tokens): each.file for each in events if each.file}
 

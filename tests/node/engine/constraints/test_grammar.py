@@ -50,13 +50,13 @@ def request(
     return GenerateRequest("u", (1,), 9, constraint=constraint, output=output)
 
 
-def compiled(compiler: Compiler, asked: GenerateRequest) -> AnswerGrammars:
-    return compiler.submit(lambda: compile_answer(compiler, asked, TOKENS)).result(60)
+def compiled(compiler: Compiler, generate_request: GenerateRequest) -> AnswerGrammars:
+    return compiler.submit(lambda: compile_answer(compiler, generate_request, TOKENS)).result(60)
 
 
-def refusal(compiler: Compiler, asked: GenerateRequest) -> UnsupportedConstraint:
+def refusal(compiler: Compiler, generate_request: GenerateRequest) -> UnsupportedConstraint:
     with pytest.raises(UnsupportedConstraint) as caught:
-        compiled(compiler, asked)
+        compiled(compiler, generate_request)
     return caught.value
 
 
@@ -96,7 +96,7 @@ def constraint(kind: ConstraintKind, text: str = "") -> Constraint:
 
 
 @pytest.mark.parametrize(
-    ("asked", "good", "bad"),
+    ("given", "good", "bad"),
     [
         (constraint(ConstraintKind.JSON_OBJECT), '{"a": [1, null]}', "[1]"),
         (constraint(ConstraintKind.JSON_SCHEMA, '{"type": "integer"}'), "17", '"a"'),
@@ -108,10 +108,10 @@ def constraint(kind: ConstraintKind, text: str = "") -> Constraint:
     ],
 )
 @pytest.mark.parametrize("output", [None, OutputFormat("think", "hermes")])
-def test_a_constraint_holds_the_text_with_formats_and_without(
-    compiler: Compiler, asked: Constraint, good: str, bad: str, output: OutputFormat | None
+def test_a_constraint_applies_to_the_text_with_formats_and_without(
+    compiler: Compiler, given: Constraint, good: str, bad: str, output: OutputFormat | None
 ) -> None:
-    answer = compiled(compiler, request(asked, output))
+    answer = compiled(compiler, request(given, output))
     for opened in (at_begin, behind_reasoning):
         assert allows(opened(answer), good)
         assert not allows(opened(answer), bad)
@@ -147,7 +147,7 @@ SEPARATOR = '{"</think>": "<|im_end|>"}'
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("given", "text"),
     [
         (constraint(ConstraintKind.CHOICE, '["a <|im_end|> b"]'), "a <|im_end|> b"),
         (constraint(ConstraintKind.REGEX, r"<think>(a|</think>)"), "<think></think>"),
@@ -167,9 +167,9 @@ SEPARATOR = '{"</think>": "<|im_end|>"}'
 )
 @pytest.mark.parametrize("output", [None, OutputFormat("think", "hermes")])
 def test_markup_in_a_constraint_is_text(
-    compiler: Compiler, asked: Constraint, text: str, output: OutputFormat | None
+    compiler: Compiler, given: Constraint, text: str, output: OutputFormat | None
 ) -> None:
-    matcher = behind_reasoning(compiled(compiler, request(asked, output)))
+    matcher = behind_reasoning(compiled(compiler, request(given, output)))
     assert follows(matcher, text)
     assert matcher.is_accepting
 
@@ -186,20 +186,20 @@ def test_markup_in_arguments_is_text(compiler: Compiler) -> None:
 
 
 def test_a_marker_that_a_clients_grammar_means_as_a_token_is_one(compiler: Compiler) -> None:
-    asked = constraint(ConstraintKind.LARK, 'start: "a" <think> "b"')
-    assert allows(at_begin(compiled(compiler, request(asked))), "a<think>b")
+    given = constraint(ConstraintKind.LARK, 'start: "a" <think> "b"')
+    assert allows(at_begin(compiled(compiler, request(given))), "a<think>b")
 
 
 def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
-    asked = constraint(ConstraintKind.CHOICE, '["<think>"]')
-    matcher = at_begin(compiled(compiler, request(asked)))
+    given = constraint(ConstraintKind.CHOICE, '["<think>"]')
+    matcher = at_begin(compiled(compiler, request(given)))
     for character in "<think>":
         matcher.consume(VOCABULARY.encode(character)[0])
     assert matcher.is_accepting
 
 
 @pytest.mark.parametrize(
-    ("asked", "reason"),
+    ("given", "reason"),
     [
         (
             constraint(ConstraintKind.JSON_SCHEMA, json.dumps(IMPOSSIBLE)),
@@ -232,10 +232,10 @@ def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
     ],
 )
 @pytest.mark.parametrize("output", [None, OutputFormat("think", "hermes")])
-def test_what_cannot_be_held_is_told_in_a_sentence(
-    compiler: Compiler, asked: Constraint, reason: str, output: OutputFormat | None
+def test_what_cannot_be_enforced_is_reported_in_a_sentence(
+    compiler: Compiler, given: Constraint, reason: str, output: OutputFormat | None
 ) -> None:
-    error = refusal(compiler, request(asked, output))
+    error = refusal(compiler, request(given, output))
     assert (str(error), error.param) == (reason, "field")
 
 
@@ -249,29 +249,29 @@ def test_the_schema_of_a_tool_that_must_be_called_is_at_fault_by_its_own_field(
     assert str(error).startswith("tools[1].parameters cannot be enforced: ")
 
 
-def test_beside_a_constraint_a_schema_that_cannot_be_held_is_any_object(
+def test_beside_a_constraint_a_schema_that_cannot_be_enforced_is_any_object(
     compiler: Compiler,
 ) -> None:
     tools = (ToolSchema("f", IMPOSSIBLE),)
-    asked = constraint(ConstraintKind.CHOICE, '["yes"]')
-    answer = compiled(compiler, request(asked, OutputFormat("think", "hermes", tools=tools)))
+    given = constraint(ConstraintKind.CHOICE, '["yes"]')
+    answer = compiled(compiler, request(given, OutputFormat("think", "hermes", tools=tools)))
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     assert allows(behind_reasoning(answer), call)
     assert allows(behind_reasoning(answer), "yes")
 
 
-def test_beside_a_constraint_a_strict_schema_must_hold(compiler: Compiler) -> None:
+def test_beside_a_constraint_a_strict_schema_must_be_enforceable(compiler: Compiler) -> None:
     tools = (ToolSchema("f", IMPOSSIBLE, strict=True, param="tools[0]"),)
-    asked = constraint(ConstraintKind.CHOICE, '["yes"]')
-    error = refusal(compiler, request(asked, OutputFormat("think", "hermes", tools=tools)))
+    given = constraint(ConstraintKind.CHOICE, '["yes"]')
+    error = refusal(compiler, request(given, OutputFormat("think", "hermes", tools=tools)))
     assert error.param == "tools[0]"
 
 
-def test_a_call_that_must_come_is_the_whole_answer(compiler: Compiler) -> None:
+def test_a_forced_call_is_the_whole_answer(compiler: Compiler) -> None:
     output = OutputFormat("think", "hermes", tools=(ToolSchema("f", ANY),), must_call=True)
-    asked = request(constraint(ConstraintKind.CHOICE, '["yes"]'), output)
-    assert is_constrained(asked)
-    answer = compiled(compiler, asked)
+    generate_request = request(constraint(ConstraintKind.CHOICE, '["yes"]'), output)
+    assert is_constrained(generate_request)
+    answer = compiled(compiler, generate_request)
     call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
     assert allows(at_begin(answer), call)
     assert allows(at_begin(answer), "<think>hm")
@@ -281,23 +281,25 @@ def test_a_call_that_must_come_is_the_whole_answer(compiler: Compiler) -> None:
 @pytest.mark.parametrize(
     "bad", [{"type": "string", "enum": [1]}, {"type": "object", "not": {"const": 1}}]
 )
-def test_a_constraint_that_a_call_goes_before_must_be_one_that_can_be_held(
+def test_a_constraint_that_a_call_precedes_must_be_enforceable(
     compiler: Compiler, bad: object
 ) -> None:
     output = OutputFormat("think", "hermes", tools=(ToolSchema("f", ANY),), must_call=True)
-    asked = constraint(ConstraintKind.JSON_SCHEMA, json.dumps(bad))
-    assert refusal(compiler, request(asked, output)).param == "field"
+    given = constraint(ConstraintKind.JSON_SCHEMA, json.dumps(bad))
+    assert refusal(compiler, request(given, output)).param == "field"
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3_json", "harmony", "qwen3_coder"])
-def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_text_too(
+def test_a_strict_schema_that_cannot_be_enforced_is_refused_where_calls_begin_with_text_too(
     compiler: Compiler, name: str
 ) -> None:
     good = ToolSchema("g", ANY, strict=True)
     for parameters in ({"type": "object", "properties": {"a": IMPOSSIBLE}, "required": ["a"]}, ANY):
         tools = (good, ToolSchema("f", parameters, strict=True, param="tools[1]"))
-        asked = request(None, OutputFormat("none", name, tools=tools))
-        job = compiler.submit(partial(compile_answer, compiler, asked, {END: TOKENS[END]}))
+        generate_request = request(None, OutputFormat("none", name, tools=tools))
+        job = compiler.submit(
+            partial(compile_answer, compiler, generate_request, {END: TOKENS[END]})
+        )
         if parameters is ANY:
             assert job.result(60) == AnswerGrammars(None, None)
             continue
@@ -307,18 +309,18 @@ def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_t
         assert "cannot be constrained" in str(caught.value)
 
 
-def test_only_an_answer_with_a_grammar_is_held() -> None:
+def test_only_an_answer_with_a_grammar_is_constrained() -> None:
     tools = (ToolSchema("f", ANY),)
     assert not is_constrained(request(None, OutputFormat("think", "hermes", tools=tools)))
 
 
-def test_a_grammar_that_comes_again_is_not_compiled_again(compiler: Compiler) -> None:
-    asked = request(constraint(ConstraintKind.REGEX, "ab"))
-    first, second = compiled(compiler, asked), compiled(compiler, asked)
+def test_a_repeated_grammar_is_not_compiled_again(compiler: Compiler) -> None:
+    generate_request = request(constraint(ConstraintKind.REGEX, "ab"))
+    first, second = compiled(compiler, generate_request), compiled(compiler, generate_request)
     assert first.at_begin is second.at_begin
     for number in range(80):
         compiled(compiler, request(constraint(ConstraintKind.REGEX, f"a{number}")))
-    assert compiled(compiler, asked).at_begin is not first.at_begin
+    assert compiled(compiler, generate_request).at_begin is not first.at_begin
 
 
 def test_outputs_of_a_grammar_go_on_independently(compiler: Compiler) -> None:
@@ -353,8 +355,8 @@ def test_a_grammar_of_tokens_that_the_model_has_not_allows_none() -> None:
 
 
 def test_a_grammar_that_is_too_large_is_refused(compiler: Compiler) -> None:
-    asked = constraint(ConstraintKind.REGEX, "a" * (MAX_GRAMMAR_LENGTH + 1))
-    assert str(refusal(compiler, request(asked))) == "field makes a grammar that is too large."
+    given = constraint(ConstraintKind.REGEX, "a" * (MAX_GRAMMAR_LENGTH + 1))
+    assert str(refusal(compiler, request(given))) == "field makes a grammar that is too large."
 
 
 def test_tools_that_are_too_large_together_are_refused_at_once(compiler: Compiler) -> None:
@@ -404,14 +406,14 @@ def test_the_vocabulary_is_prepared_for_the_first_grammar(monkeypatch: pytest.Mo
     assert prepared == [True]
 
 
-def test_a_model_without_an_end_token_holds_nothing() -> None:
+def test_a_model_without_an_end_token_enforces_nothing() -> None:
     compiler = Compiler(VOCABULARY, SIZE, set())
     error = refusal(compiler, request(constraint(ConstraintKind.REGEX, "a")))
     compiler.close()
     assert str(error) == "field cannot be enforced: the model has no end token."
 
 
-def test_a_vocabulary_that_the_library_cannot_read_holds_nothing(
+def test_a_vocabulary_that_the_library_cannot_read_enforces_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(type(VOCABULARY), "tokenizer_json", lambda self: "{}")
@@ -424,8 +426,10 @@ def test_a_vocabulary_that_the_library_cannot_read_holds_nothing(
 
 
 def test_an_end_of_reasoning_that_is_text_is_ended_with_its_last_token(compiler: Compiler) -> None:
-    asked = request(constraint(ConstraintKind.REGEX, "a"), OutputFormat("think", "hermes"))
-    assert not compiled(compiler, asked).straddling
+    generate_request = request(
+        constraint(ConstraintKind.REGEX, "a"), OutputFormat("think", "hermes")
+    )
+    assert not compiled(compiler, generate_request).straddling
     plain = {END: TOKENS[END]}
-    answer = compiler.submit(lambda: compile_answer(compiler, asked, plain)).result(60)
+    answer = compiler.submit(lambda: compile_answer(compiler, generate_request, plain)).result(60)
     assert {VOCABULARY.spelled(token)[0] for token in answer.straddling} == {">\n", ">>"}

@@ -1,4 +1,5 @@
-"""What a row's next token is held to, with rows that say anything else as soon as they may."""
+"""What a sequence's next token is constrained to, with sequences that generate anything else as
+soon as they may."""
 
 import json
 import random
@@ -37,7 +38,7 @@ YES = Constraint(ConstraintKind.CHOICE, "choice", '["yes"]')
 
 
 @dataclass
-class Said:
+class Generated:
     tokens: list[int]
     reader: OutputReader
     parts: list[Part]
@@ -62,10 +63,10 @@ def end_token(vocabulary: Vocabulary) -> int:
     return vocabulary.encode(END)[0]
 
 
-def held(vocabulary: Vocabulary, asked: GenerateRequest) -> AnswerGrammars:
+def grammars(vocabulary: Vocabulary, generate_request: GenerateRequest) -> AnswerGrammars:
     compiler = Compiler(vocabulary, SIZE, {end_token(vocabulary)})
     tokens = {token.text: number for number, token in vocabulary.added.items()}
-    answer = compiler.submit(lambda: compile_answer(compiler, asked, tokens)).result(60)
+    answer = compiler.submit(lambda: compile_answer(compiler, generate_request, tokens)).result(60)
     compiler.close()
     return answer
 
@@ -77,36 +78,38 @@ def allowed(mask: Mask | None) -> set[int]:
 
 
 def run(
-    vocabulary: Vocabulary, asked: GenerateRequest, wish: Callable[[int, set[int]], int | None]
-) -> Said:
-    """A row that takes the token it wishes where it may, and any that it may where not; None ends
-    it."""
+    vocabulary: Vocabulary,
+    generate_request: GenerateRequest,
+    wish: Callable[[int, set[int]], int | None],
+) -> Generated:
+    """A sequence that takes the token it wishes where it may, and any that it may where not; None
+    ends it."""
     ends = frozenset({end_token(vocabulary)})
-    answer = held(vocabulary, asked) if is_constrained(asked) else None
-    reader = OutputReader(vocabulary, asked)
-    steering = steering_of(asked, vocabulary, SIZE, ends, answer)
+    answer = grammars(vocabulary, generate_request) if is_constrained(generate_request) else None
+    reader = OutputReader(vocabulary, generate_request)
+    steering = steering_of(generate_request, vocabulary, SIZE, ends, answer)
     assert steering is not None
-    steer, said = steering.open(reader), Said([], reader, [], None)
+    steer, generated = steering.open(reader), Generated([], reader, [], None)
     source = random.Random(1)
-    while len(said.tokens) < 500 and steer.error is None:
+    while len(generated.tokens) < 500 and steer.error is None:
         may = allowed(steer.next())
-        token = wish(len(said.tokens), may)
+        token = wish(len(generated.tokens), may)
         if token is None or token not in may:
             if token is None and ends <= may:
                 break
             token = source.choice(sorted(may))
         if token in ends:
             break
-        said.tokens.append(token)
-        said.parts += reader.read(token)
+        generated.tokens.append(token)
+        generated.parts += reader.read(token)
         steer.advance(token)
-    said.parts += reader.end()
-    said.error = steer.error
-    return said
+    generated.parts += reader.end()
+    generated.error = steer.error
+    return generated
 
 
-def saying(vocabulary: Vocabulary, text: str) -> Callable[[int, set[int]], int | None]:
-    """Says the text token by token, waiting where something else must come; then ends."""
+def generating(vocabulary: Vocabulary, text: str) -> Callable[[int, set[int]], int | None]:
+    """Generates the text token by token, waiting where something else is forced; then ends."""
     rest = list(vocabulary.encode(text))
 
     def wish(at: int, may: set[int]) -> int | None:
@@ -121,76 +124,76 @@ def saying(vocabulary: Vocabulary, text: str) -> Callable[[int, set[int]], int |
 @pytest.mark.parametrize("budget", [0, 1, 17])
 def test_reasoning_ends_where_its_budget_is_used_up(kind: str, budget: int) -> None:
     vocabulary = VOCABULARIES[kind]
-    said = run(vocabulary, request(budget), saying(vocabulary, "a" * 40))
+    generated = run(vocabulary, request(budget), generating(vocabulary, "a" * 40))
     closing = len(vocabulary.encode("</think>"))
-    assert said.reader.reasoning_tokens == budget + closing
-    assert said.reader.reasoning_overflow_tokens == closing
-    assert said.text(PartKind.REASONING) == "a" * budget
-    assert said.text(PartKind.CONTENT) == "a" * (40 - budget)
+    assert generated.reader.reasoning_tokens == budget + closing
+    assert generated.reader.reasoning_overflow_tokens == closing
+    assert generated.text(PartKind.REASONING) == "a" * budget
+    assert generated.text(PartKind.CONTENT) == "a" * (40 - budget)
 
 
-def test_without_reasoning_a_budget_holds_nothing() -> None:
+def test_without_reasoning_a_budget_limits_nothing() -> None:
     vocabulary = VOCABULARIES["tokens"]
     output = OutputFormat("think", "none", "<|im_start|>assistant\n")
-    said = run(vocabulary, request(0, output), saying(vocabulary, "abc"))
-    assert (said.text(PartKind.CONTENT), said.reader.reasoning_tokens) == ("abc", 0)
+    generated = run(vocabulary, request(0, output), generating(vocabulary, "abc"))
+    assert (generated.text(PartKind.CONTENT), generated.reader.reasoning_tokens) == ("abc", 0)
 
 
 def test_reasoning_within_the_budget_ends_by_itself() -> None:
     vocabulary = VOCABULARIES["tokens"]
-    said = run(vocabulary, request(9), saying(vocabulary, "abc</think>d"))
-    assert said.text(PartKind.REASONING) == "abc"
-    assert (said.reader.reasoning_tokens, said.reader.reasoning_overflow_tokens) == (4, 0)
+    generated = run(vocabulary, request(9), generating(vocabulary, "abc</think>d"))
+    assert generated.text(PartKind.REASONING) == "abc"
+    assert (generated.reader.reasoning_tokens, generated.reader.reasoning_overflow_tokens) == (4, 0)
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
 def test_a_torn_character_is_completed_first(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
-    said = run(vocabulary, request(2), saying(vocabulary, "a€b"))
-    assert said.text(PartKind.REASONING) == "a€"
-    assert said.text(PartKind.CONTENT) == "b"
-    assert said.reader.reasoning_overflow_tokens == 2 + len(vocabulary.encode("</think>"))
+    generated = run(vocabulary, request(2), generating(vocabulary, "a€b"))
+    assert generated.text(PartKind.REASONING) == "a€"
+    assert generated.text(PartKind.CONTENT) == "b"
+    assert generated.reader.reasoning_overflow_tokens == 2 + len(vocabulary.encode("</think>"))
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
 def test_torn_characters_without_end_do_not_go_on(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     lead = vocabulary.encode("€")[0]
-    said = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)
-    assert said.reader.reasoning_tokens == 2 + 3 + len(vocabulary.encode("</think>"))
-    assert not said.reader.in_reasoning
+    generated = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)
+    assert generated.reader.reasoning_tokens == 2 + 3 + len(vocabulary.encode("</think>"))
+    assert not generated.reader.in_reasoning
 
 
 def test_reasoning_that_begins_again_is_ended_at_once() -> None:
     vocabulary = VOCABULARIES["tokens"]
     output = OutputFormat("mixed_think", "none", OPENED)
-    said = run(vocabulary, request(2, output), saying(vocabulary, "abc<think>d"))
-    assert said.text(PartKind.REASONING) == "ab"
-    assert said.text(PartKind.CONTENT) == "cd"
+    generated = run(vocabulary, request(2, output), generating(vocabulary, "abc<think>d"))
+    assert generated.text(PartKind.REASONING) == "ab"
+    assert generated.text(PartKind.CONTENT) == "cd"
 
 
 def test_a_call_within_the_reasoning_does_not_keep_its_end() -> None:
     vocabulary = VOCABULARIES["text"]
     output = OutputFormat("think", "hermes", OPENED, (ToolSchema("f"),))
     text = '<tool_call>{"name": "f", "arguments": {"a": "b'
-    said = run(vocabulary, request(len(text), output), saying(vocabulary, text + "c"))
-    assert said.text(PartKind.REASONING) == text
-    assert said.text(PartKind.CONTENT) == "c"
+    generated = run(vocabulary, request(len(text), output), generating(vocabulary, text + "c"))
+    assert generated.text(PartKind.REASONING) == text
+    assert generated.text(PartKind.CONTENT) == "c"
 
 
-def test_behind_a_forced_end_comes_a_header_that_begins_no_reasoning() -> None:
+def test_a_forced_end_is_followed_by_a_header_that_begins_no_reasoning() -> None:
     vocabulary = VOCABULARIES["tokens"]
     output = OutputFormat("harmony", "harmony", "<|start|>assistant")
     begin = "<|channel|>analysis<|message|>"
-    said = run(vocabulary, request(3, output), saying(vocabulary, begin + "abcdef"))
-    assert said.text(PartKind.REASONING) == "abc"
-    assert said.text(PartKind.CONTENT) == "def"
+    generated = run(vocabulary, request(3, output), generating(vocabulary, begin + "abcdef"))
+    assert generated.text(PartKind.REASONING) == "abc"
+    assert generated.text(PartKind.CONTENT) == "def"
     openings = layout_for("harmony", "harmony").answer_openings(reads_calls=False)
-    told = [vocabulary.encode(f"{begin}abc<|end|>{opening}def") for opening in openings]
-    assert tuple(said.tokens) in told
+    expected = [vocabulary.encode(f"{begin}abc<|end|>{opening}def") for opening in openings]
+    assert tuple(generated.tokens) in expected
 
 
-def test_reasoning_that_cannot_be_ended_ends_the_row() -> None:
+def test_reasoning_that_cannot_be_ended_ends_the_sequence() -> None:
     @dataclass
     class Stubborn:
         reasoning_tokens: int = 5
@@ -211,30 +214,32 @@ def test_reasoning_that_cannot_be_ended_ends_the_row() -> None:
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_a_grammar_holds_the_answer_and_not_the_reasoning(kind: str) -> None:
+def test_a_grammar_constrains_the_answer_and_not_the_reasoning(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
-    said = run(vocabulary, request(None, None, YES), saying(vocabulary, "no, {1}</think>no"))
-    assert said.text(PartKind.REASONING) == "no, {1}"
-    assert said.text(PartKind.CONTENT) == "yes"
+    generated = run(
+        vocabulary, request(None, None, YES), generating(vocabulary, "no, {1}</think>no")
+    )
+    assert generated.text(PartKind.REASONING) == "no, {1}"
+    assert generated.text(PartKind.CONTENT) == "yes"
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
 def test_a_grammar_and_a_budget_go_together(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
-    said = run(vocabulary, request(4, None, YES), saying(vocabulary, "abcdefgh"))
-    assert said.text(PartKind.REASONING) == "abcd"
-    assert said.text(PartKind.CONTENT) == "yes"
+    generated = run(vocabulary, request(4, None, YES), generating(vocabulary, "abcdefgh"))
+    assert generated.text(PartKind.REASONING) == "abcd"
+    assert generated.text(PartKind.CONTENT) == "yes"
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_reasoning_does_not_end_a_row_that_owes_an_answer(kind: str) -> None:
+def test_reasoning_does_not_end_a_sequence_that_owes_an_answer(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     steering = steering_of(
         request(None, None, YES),
         vocabulary,
         SIZE,
         frozenset({end_token(vocabulary)}),
-        held(vocabulary, request(None, None, YES)),
+        grammars(vocabulary, request(None, None, YES)),
     )
     assert steering is not None
     may = allowed(steering.open(OutputReader(vocabulary, request(None, None, YES))).next())
@@ -251,10 +256,10 @@ def test_an_answer_may_begin_with_reasoning_where_the_prompt_has_not_begun_it(
     kind: str, wish: str
 ) -> None:
     vocabulary = VOCABULARIES[kind]
-    asked = request(None, OutputFormat("think", "none", "<|im_start|>assistant\n"), YES)
-    said = run(vocabulary, asked, saying(vocabulary, wish or "yes"))
-    assert said.text(PartKind.REASONING) == ("hm" if wish else "")
-    assert said.text(PartKind.CONTENT) == "yes"
+    generate_request = request(None, OutputFormat("think", "none", "<|im_start|>assistant\n"), YES)
+    generated = run(vocabulary, generate_request, generating(vocabulary, wish or "yes"))
+    assert generated.text(PartKind.REASONING) == ("hm" if wish else "")
+    assert generated.text(PartKind.CONTENT) == "yes"
 
 
 COUNTED = ToolSchema(
@@ -262,53 +267,57 @@ COUNTED = ToolSchema(
 )
 
 
-def called(said: Said) -> list[str]:
-    return [part.text for part in said.parts if part.kind is PartKind.TOOL_ARGS]
+def called(generated: Generated) -> list[str]:
+    return [part.text for part in generated.parts if part.kind is PartKind.TOOL_ARGS]
 
 
-def test_a_strict_tool_is_held_from_where_a_call_begins_to_where_it_ends() -> None:
+def test_a_strict_tool_is_enforced_from_where_a_call_begins_to_where_it_ends() -> None:
     vocabulary = VOCABULARIES["tokens"]
-    asked = request(None, OutputFormat("think", "hermes", "<|im_start|>assistant\n", (COUNTED,)))
+    generate_request = request(
+        None, OutputFormat("think", "hermes", "<|im_start|>assistant\n", (COUNTED,))
+    )
     call = '<tool_call>{"name": "g", "arguments": {"n": 1}}</tool_call>'
-    said = run(vocabulary, asked, saying(vocabulary, f"ab{call}cd{call}e"))
-    assert [text for text in called(said) if json.loads(text).keys() != {"n"}] == []
-    assert called(said)
-    assert said.text(PartKind.CONTENT).startswith("ab")
+    generated = run(vocabulary, generate_request, generating(vocabulary, f"ab{call}cd{call}e"))
+    assert [text for text in called(generated) if json.loads(text).keys() != {"n"}] == []
+    assert called(generated)
+    assert generated.text(PartKind.CONTENT).startswith("ab")
 
 
 def test_a_strict_tool_leaves_other_text_and_reasoning_free() -> None:
     vocabulary = VOCABULARIES["tokens"]
-    asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
+    generate_request = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
     text = "a<tool_call>b</think>c, {1"
-    said = run(vocabulary, asked, saying(vocabulary, text))
-    assert said.tokens == list(vocabulary.encode(text))
+    generated = run(vocabulary, generate_request, generating(vocabulary, text))
+    assert generated.tokens == list(vocabulary.encode(text))
 
 
-def test_without_a_token_that_begins_calls_a_strict_tool_is_not_held() -> None:
+def test_without_a_token_that_begins_calls_a_strict_tool_is_not_enforced() -> None:
     vocabulary = VOCABULARIES["text"]
-    asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
-    assert held(vocabulary, asked) == AnswerGrammars(None, None)
+    generate_request = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
+    assert grammars(vocabulary, generate_request) == AnswerGrammars(None, None)
 
 
 def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:
-    def asked(count: int) -> GenerateRequest:
+    def choices_of(count: int) -> GenerateRequest:
         texts = json.dumps([f"c{number}" for number in range(count)])
         return request(None, OutputFormat(), Constraint(ConstraintKind.CHOICE, "choice", texts))
 
     vocabulary, last = VOCABULARIES["tokens"], f"c{MAX_CHOICES - 1}"
-    said = run(vocabulary, asked(MAX_CHOICES), saying(vocabulary, last))
-    assert (said.text(PartKind.CONTENT), said.error) == (last, None)
+    generated = run(vocabulary, choices_of(MAX_CHOICES), generating(vocabulary, last))
+    assert (generated.text(PartKind.CONTENT), generated.error) == (last, None)
     with pytest.raises(
         UnsupportedConstraint, match=r"^choice cannot be enforced: it has more than 1900 texts\.$"
     ):
-        held(vocabulary, asked(MAX_CHOICES + 1))
+        grammars(vocabulary, choices_of(MAX_CHOICES + 1))
 
 
-def test_a_grammar_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_fails_ends_the_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = VOCABULARIES["tokens"]
-    asked = request(None, OutputFormat(), YES)
-    reader = OutputReader(vocabulary, asked)
-    steering = steering_of(asked, vocabulary, SIZE, frozenset(), held(vocabulary, asked))
+    generate_request = request(None, OutputFormat(), YES)
+    reader = OutputReader(vocabulary, generate_request)
+    steering = steering_of(
+        generate_request, vocabulary, SIZE, frozenset(), grammars(vocabulary, generate_request)
+    )
     assert steering is not None
     steer = steering.open(reader)
     steer.advance(vocabulary.encode("n")[0])
@@ -318,7 +327,7 @@ def test_a_grammar_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 64])
-def test_masks_allow_what_they_say(size: int) -> None:
+def test_masks_allow_exactly_their_tokens(size: int) -> None:
     def of(mask: Mask) -> Sequence[int]:
         assert mask.dtype == np.uint32
         return [token for token in range(size) if mask[token // 32] >> (token % 32) & 1]

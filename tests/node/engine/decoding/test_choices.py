@@ -18,7 +18,7 @@ def test_each_choice_has_an_id_and_a_seed_of_its_own() -> None:
     assert unseeded.sampling.seed is None
 
 
-def test_a_tally_sums_what_the_choices_came_to() -> None:
+def test_a_tally_sums_the_usage_of_the_choices() -> None:
     tally = Tally(2)
     tally.note_token(5.0)
     tally.note_token(6.0)

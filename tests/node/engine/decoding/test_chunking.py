@@ -26,7 +26,7 @@ def known(s_per_token: float) -> Rates:
     return rates
 
 
-def test_the_shortest_rest_comes_first_until_a_longer_one_has_waited_for_the_difference() -> None:
+def test_the_shortest_rest_is_first_until_a_longer_one_has_waited_for_the_difference() -> None:
     assert urgency_s(1.0, waited_s=0.0) < urgency_s(30.0, waited_s=28.0)
     assert urgency_s(1.0, waited_s=0.0) > urgency_s(30.0, waited_s=29.5)
 
@@ -42,7 +42,7 @@ def test_the_shortest_rest_comes_first_until_a_longer_one_has_waited_for_the_dif
         (1e-1, 1, MIN_CHUNK_TOKENS),
     ],
 )
-def test_a_chunk_beside_decoding_rows_keeps_within_the_stall_target(
+def test_a_chunk_beside_decoding_sequences_keeps_within_the_stall_target(
     s_per_token: float, prompts: int, tokens: int
 ) -> None:
     assert chunk_tokens(LIMITS, known(s_per_token), 0, prompts, decoding=True) == tokens
@@ -64,8 +64,8 @@ def test_the_attention_scores_of_a_chunk_fit_into_the_scratch(
     limits = ChunkLimits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
     for rates in (known(1e-6), Rates()):
         tokens = chunk_tokens(limits, rates, depth_tokens, prompts, decoding=decoding)
-        held_bytes = 16 * prompts * tokens * (depth_tokens + tokens) * 4
-        assert held_bytes <= 1 << 29 or tokens == MIN_CHUNK_TOKENS
+        score_bytes = 16 * prompts * tokens * (depth_tokens + tokens) * 4
+        assert score_bytes <= 1 << 29 or tokens == MIN_CHUNK_TOKENS
         assert tokens >= MIN_CHUNK_TOKENS
 
 
@@ -140,13 +140,13 @@ def test_padding_is_counted_for_all_rows_of_a_batch() -> None:
     assert batch.bytes(lambda tokens: 10 * tokens) == 8000
 
 
-def test_a_row_joins_where_it_is_padded_least() -> None:
+def test_a_sequence_joins_where_it_is_padded_least() -> None:
     batches = [BatchShape((100,) * 3), BatchShape((5000,))]
     assert place(batches, 4900, 1 << 20, lambda index: True) == 1
     assert place(batches, 120, 1 << 20, lambda index: True) == 0
 
 
-def test_a_row_gets_a_pass_of_its_own_where_padding_costs_more_or_does_not_fit() -> None:
+def test_a_sequence_gets_a_pass_of_its_own_where_padding_costs_more_or_does_not_fit() -> None:
     batches = [BatchShape((100,) * 3)]
     assert place(batches, 60_000, 100_000, lambda index: True) is None
     assert place(batches, 60_000, 1 << 20, lambda index: True) == 0

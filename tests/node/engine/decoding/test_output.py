@@ -53,7 +53,7 @@ def reader(output: OutputFormat | None = FORMAT, *stops: str) -> OutputReader:
     )
 
 
-def said(read: OutputReader, *runs: list[int]) -> list[Part]:
+def parts_of(read: OutputReader, *runs: list[int]) -> list[Part]:
     """The parts, those of a kind that follow each other joined."""
     parts: list[Part] = []
     for run in runs:
@@ -68,10 +68,10 @@ def said(read: OutputReader, *runs: list[int]) -> list[Part]:
 
 
 def test_markers_are_tokens_where_the_vocabulary_has_them() -> None:
-    told = said(
+    found = parts_of(
         reader(), token("<think>"), spelled("a </think> b"), token("</think>"), spelled("c <think>")
     )
-    assert told == [
+    assert found == [
         Part(PartKind.REASONING, "a </think> b"),
         Part(PartKind.CONTENT, "c <think>"),
     ]
@@ -79,27 +79,29 @@ def test_markers_are_tokens_where_the_vocabulary_has_them() -> None:
 
 def test_tokens_are_reasoning_from_behind_its_begin_to_its_end() -> None:
     read = reader()
-    said(read, token("<think>"), spelled("abc"), token("</think>"), spelled("defg"))
+    parts_of(read, token("<think>"), spelled("abc"), token("</think>"), spelled("defg"))
     assert read.reasoning_tokens == 4
 
 
 def test_a_prompt_that_has_begun_the_reasoning_is_within_it() -> None:
     read = reader(OutputFormat("think", "hermes", "<|im_start|>assistant\n<think>\n", TOOLS))
     assert read.in_reasoning
-    said(read, spelled("abc"), token("</think>"), spelled("defg"))
+    parts_of(read, spelled("abc"), token("</think>"), spelled("defg"))
     assert read.reasoning_tokens == 4
 
 
 def test_a_marker_behind_a_torn_character_is_one() -> None:
     euro = spelled("€")
-    told = said(reader(), token("<think>"), spelled("a"), euro[:2], token("</think>"), spelled("b"))
-    assert told == [Part(PartKind.REASONING, "a\ufffd"), Part(PartKind.CONTENT, "b")]
+    found = parts_of(
+        reader(), token("<think>"), spelled("a"), euro[:2], token("</think>"), spelled("b")
+    )
+    assert found == [Part(PartKind.REASONING, "a\ufffd"), Part(PartKind.CONTENT, "b")]
 
 
-def test_a_character_that_is_torn_comes_before_a_special_token() -> None:
+def test_a_character_that_is_torn_precedes_a_special_token() -> None:
     torn = spelled("€")[:2]
-    told = said(reader(None), spelled("a"), torn, token("<|im_end|>"), spelled("b"))
-    assert told == [Part(PartKind.CONTENT, "a\ufffdb")]
+    found = parts_of(reader(None), spelled("a"), torn, token("<|im_end|>"), spelled("b"))
+    assert found == [Part(PartKind.CONTENT, "a\ufffdb")]
 
 
 @pytest.mark.parametrize("special", [True, False])
@@ -116,13 +118,13 @@ def test_a_call_behind_a_torn_character_is_read(kind: str, *, special: bool) -> 
     torn = ids("€")[:2]
     markers = [each for text in THINK for each in tokenizer.encode(text).ids]
     read = OutputReader(Vocabulary(tokenizer), GenerateRequest("u", (), 99, output=FORMAT))
-    told = said(
+    found = parts_of(
         read,
         [markers[0], *ids("a"), *torn, markers[1]],
         [*ids("b"), *torn, markers[2], *ids(body), markers[3]],
     )
     # Of two bytes some decoders make two characters.
-    assert [(part.kind, part.text.replace("\ufffd" * 2, "\ufffd")) for part in told] == [
+    assert [(part.kind, part.text.replace("\ufffd" * 2, "\ufffd")) for part in found] == [
         (PartKind.REASONING, "a\ufffd"),
         (PartKind.CONTENT, "b\ufffd"),
         (PartKind.TOOL_START, ""),
@@ -130,10 +132,10 @@ def test_a_call_behind_a_torn_character_is_read(kind: str, *, special: bool) -> 
     ]
 
 
-def test_a_call_within_the_reasoning_ends_where_it_is_said_to() -> None:
+def test_a_call_within_the_reasoning_ends_where_its_block_is_ended() -> None:
     read = reader()
-    said_so_far = token("<think>") + token("<tool_call>") + spelled('{"name": "f", "arg": "')
-    parts = [part for number in said_so_far for part in read.read(number)]
+    output_so_far = token("<think>") + token("<tool_call>") + spelled('{"name": "f", "arg": "')
+    parts = [part for number in output_so_far for part in read.read(number)]
     read.end_block()
     assert read.in_reasoning
     parts += read.read(token("</think>")[0])
@@ -141,7 +143,7 @@ def test_a_call_within_the_reasoning_ends_where_it_is_said_to() -> None:
     assert "".join(part.text for part in parts) == '<tool_call>{"name": "f", "arg": "'
 
 
-def test_text_of_a_call_that_is_cut_is_read_no_more_as_one() -> None:
+def test_text_of_a_truncated_call_is_read_no_more_as_one() -> None:
     read = reader(FORMAT)
     parts = [
         part for number in token("<tool_call>") + spelled('{"a": "') for part in read.read(number)
@@ -149,7 +151,7 @@ def test_text_of_a_call_that_is_cut_is_read_no_more_as_one() -> None:
     assert read.block_text == '<tool_call>{"a": "'
     read.end_block()
     call = spelled('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
-    parts += said(read, token("<tool_call>"), call[len("<tool_call>") :])
+    parts += parts_of(read, token("<tool_call>"), call[len("<tool_call>") :])
     assert [part.text for part in parts] == ['<tool_call>{"a": "', "", "{}"]
     assert read.block_text == ""
 
@@ -158,40 +160,40 @@ def test_where_no_call_is_read_none_can_be_cut() -> None:
     for read in (reader(), reader(None)):
         read.end_block()
         assert read.block_text == ""
-        assert said(read, spelled("ab")) == [Part(PartKind.CONTENT, "ab")]
+        assert parts_of(read, spelled("ab")) == [Part(PartKind.CONTENT, "ab")]
 
 
 def test_a_call_is_read_from_tokens_and_from_text_alike() -> None:
     body = '{"name": "f", "arguments": {"a": "x"}}'
-    by_token = said(reader(), token("<tool_call>"), spelled(body), token("</tool_call>"))
-    by_text = said(reader(), spelled(f"<tool_call>{body}</tool_call>"))
+    by_token = parts_of(reader(), token("<tool_call>"), spelled(body), token("</tool_call>"))
+    by_text = parts_of(reader(), spelled(f"<tool_call>{body}</tool_call>"))
     assert by_token == by_text
     assert [part.kind for part in by_token] == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
 
 
 def test_special_tokens_are_no_text() -> None:
-    assert said(reader(), spelled("a"), token("<|im_end|>"), spelled("b")) == [
+    assert parts_of(reader(), spelled("a"), token("<|im_end|>"), spelled("b")) == [
         Part(PartKind.CONTENT, "ab")
     ]
-    assert said(reader(None), spelled("a"), token("<|im_end|>"), spelled("b")) == [
+    assert parts_of(reader(None), spelled("a"), token("<|im_end|>"), spelled("b")) == [
         Part(PartKind.CONTENT, "ab")
     ]
 
 
 def test_an_end_marker_without_its_begin_is_dropped_as_a_token_and_kept_as_text() -> None:
-    assert said(reader(), spelled("a"), token("</tool_call>")) == [Part(PartKind.CONTENT, "a")]
-    assert said(reader(), spelled("a</tool_call>")) == [Part(PartKind.CONTENT, "a</tool_call>")]
+    assert parts_of(reader(), spelled("a"), token("</tool_call>")) == [Part(PartKind.CONTENT, "a")]
+    assert parts_of(reader(), spelled("a</tool_call>")) == [Part(PartKind.CONTENT, "a</tool_call>")]
 
 
 def test_markup_is_content_where_nothing_is_to_be_read() -> None:
-    told = said(reader(None), token("<tool_call>"), spelled("x"), token("</tool_call>"))
-    assert told == [Part(PartKind.CONTENT, "<tool_call>x</tool_call>")]
+    found = parts_of(reader(None), token("<tool_call>"), spelled("x"), token("</tool_call>"))
+    assert found == [Part(PartKind.CONTENT, "<tool_call>x</tool_call>")]
 
 
 def test_a_stop_string_in_the_reasoning_ends_nothing() -> None:
     read = reader(FORMAT, ".")
-    told = said(read, token("<think>"), spelled("a. b."), token("</think>"), spelled("c. d"))
-    assert told == [Part(PartKind.REASONING, "a. b."), Part(PartKind.CONTENT, "c")]
+    found = parts_of(read, token("<think>"), spelled("a. b."), token("</think>"), spelled("c. d"))
+    assert found == [Part(PartKind.REASONING, "a. b."), Part(PartKind.CONTENT, "c")]
     assert read.ended
     assert read.stop == "."
 

@@ -35,7 +35,7 @@ def test_a_short_chunk_counts_for_less() -> None:
     # 0.3 * 64 / 256 of the way from 1 ms to 25 ms a token.
     assert rates.prefill_s_per_token(0) == pytest.approx(1e-3 + 0.3 * 64 / 256 * 24e-3)
     rates.learn_prefill(60_000, 20, 1.0)
-    assert len(rates.prefill_rates()) == 1, "a pass for 20 tokens tells nothing of their price"
+    assert len(rates.prefill_rates()) == 1, "a pass for 20 tokens reveals nothing of their cost"
 
 
 def test_a_prefill_goes_through_the_classes_on_its_way() -> None:
@@ -61,7 +61,7 @@ def test_nothing_is_learned_from_nothing() -> None:
     assert (rates.prefill_rates(), rates.decode_rates()) == ((), ())
 
 
-def test_rates_are_told_by_class() -> None:
+def test_rates_are_reported_by_class() -> None:
     rates = Rates()
     rates.learn_prefill(5000, 1000, 0.5)
     rates.learn_decode(3, 100, 0.01)

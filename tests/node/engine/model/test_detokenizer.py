@@ -66,9 +66,9 @@ def test_equals_the_decoding_of_the_whole(tokenizer: Tokenizer, text: str) -> No
     prompt = tokenizer.encode("the dog").ids
     output = tokenizer.encode("x" + text, add_special_tokens=False).ids
     whole = tokenizer.decode(prompt + output)
-    told = pieces(tokenizer, prompt, output)
-    assert tokenizer.decode(prompt) + "".join(told) == whole
-    assert not any(TORN in piece for piece in told)
+    streamed = pieces(tokenizer, prompt, output)
+    assert tokenizer.decode(prompt) + "".join(streamed) == whole
+    assert not any(TORN in piece for piece in streamed)
 
 
 @KINDS
@@ -81,19 +81,19 @@ def test_keeps_the_leading_space_of_the_output(tokenizer: Tokenizer) -> None:
 @KINDS
 def test_a_character_that_stays_torn_is_replaced_at_the_end(tokenizer: Tokenizer) -> None:
     emoji = tokenizer.encode("the😀", add_special_tokens=False).ids
-    told = pieces(tokenizer, emoji[:1], emoji[1:-1])
-    assert set("".join(told[:-1])) <= set("the")
-    assert set(told[-1]) == {TORN}
+    streamed = pieces(tokenizer, emoji[:1], emoji[1:-1])
+    assert set("".join(streamed[:-1])) <= set("the")
+    assert set(streamed[-1]) == {TORN}
 
 
 @KINDS
-def test_an_invalid_byte_does_not_hold_up_what_follows(tokenizer: Tokenizer) -> None:
+def test_an_invalid_byte_does_not_delay_what_follows(tokenizer: Tokenizer) -> None:
     torn = tokenizer.encode("😀", add_special_tokens=False).ids[-1]
     after = tokenizer.encode("cat", add_special_tokens=False).ids
-    told = pieces(tokenizer, [], [torn] * 20 + after)
-    assert told[-1] == ""
-    assert "".join(told).endswith("cat")
-    assert any(told[:10])
+    streamed = pieces(tokenizer, [], [torn] * 20 + after)
+    assert streamed[-1] == ""
+    assert "".join(streamed).endswith("cat")
+    assert any(streamed[:10])
 
 
 @KINDS

@@ -58,7 +58,7 @@ def test_all_of_each_file_is_hashed_once(folder: Path, read: list[str]) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 7_777, -1])
-def test_a_file_that_was_written_is_read_again_whatever_its_times_say(
+def test_a_file_that_was_written_is_read_again_whatever_its_timestamps_are(
     folder: Path, read: list[str], offset: int
 ) -> None:
     before = digests(folder).make(never)

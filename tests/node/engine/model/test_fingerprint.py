@@ -1,4 +1,4 @@
-"""What a fingerprint tells apart, and what it does not."""
+"""What a fingerprint distinguishes, and what it does not."""
 
 import json
 import os

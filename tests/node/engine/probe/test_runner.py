@@ -6,11 +6,11 @@ from node.ipc.messages import Alternative, TokenLogprob
 
 def token(text: str, logprob: float = -0.1, **others: float) -> TokenLogprob:
     top = {text: logprob, **others}
-    told = tuple(Alternative(each, each.encode(), value) for each, value in top.items())
-    return TokenLogprob(told[0], told)
+    alternatives = tuple(Alternative(each, each.encode(), value) for each, value in top.items())
+    return TokenLogprob(alternatives[0], alternatives)
 
 
-def test_equal_answers_part_nowhere_and_tell_how_far_they_shift() -> None:
+def test_equal_answers_diverge_nowhere_and_report_their_shift() -> None:
     left = ProbeOutput([token("a"), token("b", -0.2)])
     right = ProbeOutput([token("a"), token("b", -0.25)])
     found = divergence(left, right)

@@ -1,4 +1,4 @@
-"""With which part a token's log probability is told, and how the token is spelled."""
+"""With which part a token's log probability is returned, and how the token is spelled."""
 
 import math
 
@@ -15,7 +15,7 @@ from tests.node.engine.decoding.test_output import spelled as ids_of
 
 
 class Read:
-    """A row's tokens, each as likely as the place it has."""
+    """A sequence's tokens, each as likely as the place it has."""
 
     def __init__(self, output: OutputFormat | None = FORMAT, *stops: str, count: int = 0) -> None:
         self.parts: list[Part] = []
@@ -32,86 +32,86 @@ class Read:
         return self
 
     def end(self, last: int | None = None) -> list[tuple[PartKind, str, str]]:
-        """Of each part its kind, its text, and the texts of the tokens that are told with it."""
+        """Of each part its kind, its text, and the texts of the tokens returned with it."""
         self.parts += self.reader.end(last)
         return [
-            (part.kind, part.text, "".join(told.token.text for told in part.logprobs))
+            (part.kind, part.text, "".join(each.token.text for each in part.logprobs))
             for part in self.parts
         ]
 
     @property
-    def told(self) -> list[TokenLogprob]:
-        return [told for part in self.parts for told in part.logprobs]
+    def logprobs(self) -> list[TokenLogprob]:
+        return [each for part in self.parts for each in part.logprobs]
 
 
-def test_all_is_told_of_an_answer_that_is_content_as_it_comes() -> None:
+def test_all_logprobs_are_returned_of_an_answer_that_is_content_as_generated() -> None:
     assert Read(None).feed(ids_of("ab")).end() == [
         (PartKind.CONTENT, "a", "a"),
         (PartKind.CONTENT, "b", "b"),
     ]
 
 
-def test_nothing_is_told_of_reasoning_nor_of_its_markers() -> None:
+def test_no_logprobs_are_returned_of_reasoning_nor_of_its_markers() -> None:
     read = Read().feed(token("<think>"), ids_of("ab"), token("</think>"), ids_of("c"))
-    told = read.end()
-    assert [each for each in told if each[2]] == [(PartKind.CONTENT, "c", "c")]
-    assert [each.token.logprob for each in read.told] == [-4.0]
+    found = read.end()
+    assert [each for each in found if each[2]] == [(PartKind.CONTENT, "c", "c")]
+    assert [each.token.logprob for each in read.logprobs] == [-4.0]
 
 
-def test_a_marker_that_is_spelled_out_is_not_told_once_it_is_one() -> None:
+def test_a_marker_that_is_spelled_out_has_no_logprobs_once_it_is_one() -> None:
     tokenizer = Tokenizer(models.BPE(TOKENIZER.get_vocab(with_added_tokens=False), []))
     tokenizer.decoder = decoders.ByteLevel()
     request = GenerateRequest("u", (), 99, output=FORMAT, logprobs=0)
     reader = OutputReader(Vocabulary(tokenizer), request)
     likely = TopLogprobs(-1.0, [], [])
     ids = ids_of("<think>b</think>c")
-    told = [part for each in ids for part in reader.read(each, likely)] + reader.end()
-    texts = ["".join(each.token.text for each in part.logprobs) for part in told]
-    assert [(part.text, text) for part, text in zip(told, texts, strict=True)] == [
+    found = [part for each in ids for part in reader.read(each, likely)] + reader.end()
+    texts = ["".join(each.token.text for each in part.logprobs) for part in found]
+    assert [(part.text, text) for part, text in zip(found, texts, strict=True)] == [
         ("b", ""),
         ("c", "c"),
     ]
 
 
-def test_nothing_is_told_of_a_call() -> None:
+def test_no_logprobs_are_returned_of_a_call() -> None:
     call = '<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>'
-    told = Read().feed(ids_of("hi"), ids_of(call)).end()
-    assert {each[0] for each in told} == {
+    found = Read().feed(ids_of("hi"), ids_of(call)).end()
+    assert {each[0] for each in found} == {
         PartKind.CONTENT,
         PartKind.TOOL_START,
         PartKind.TOOL_ARGS,
     }
-    assert "".join(each[2] for each in told) == "hi"
+    assert "".join(each[2] for each in found) == "hi"
 
 
-def test_what_is_held_back_is_told_with_the_text_that_comes_of_it() -> None:
-    told = Read().feed(ids_of("a<tool"), ids_of("x")).end()
-    assert told[0] == (PartKind.CONTENT, "a", "a")
-    assert told[1] == (PartKind.CONTENT, "<toolx", "<toolx")
+def test_logprobs_of_withheld_text_are_returned_with_that_text() -> None:
+    found = Read().feed(ids_of("a<tool"), ids_of("x")).end()
+    assert found[0] == (PartKind.CONTENT, "a", "a")
+    assert found[1] == (PartKind.CONTENT, "<toolx", "<toolx")
 
 
-def test_the_tokens_of_a_stop_string_are_told_with_no_part() -> None:
-    told = Read(None, "END").feed(ids_of("ab"), ids_of("EN"), ids_of("D")).end()
-    assert "".join(each[2] for each in told) == "ab"
+def test_the_tokens_of_a_stop_string_are_returned_with_no_part() -> None:
+    found = Read(None, "END").feed(ids_of("ab"), ids_of("EN"), ids_of("D")).end()
+    assert "".join(each[2] for each in found) == "ab"
 
 
-def test_what_is_held_back_at_the_end_is_told_then() -> None:
-    told = Read(None, "END").feed(ids_of("abEN")).end()
-    assert told[-1] == (PartKind.CONTENT, "EN", "EN")
+def test_logprobs_of_text_withheld_at_the_end_are_returned_then() -> None:
+    found = Read(None, "END").feed(ids_of("abEN")).end()
+    assert found[-1] == (PartKind.CONTENT, "EN", "EN")
 
 
-def test_a_torn_character_is_told_token_by_token_once_it_is_whole() -> None:
+def test_a_torn_character_is_returned_token_by_token_once_it_is_whole() -> None:
     read = Read(None).feed(ids_of("é"))
     assert read.end() == [(PartKind.CONTENT, "é", "\N{REPLACEMENT CHARACTER}" * 2)]
-    assert b"".join(told.token.data for told in read.told) == "é".encode()
+    assert b"".join(each.token.data for each in read.logprobs) == "é".encode()
 
 
-def test_the_token_that_ends_the_row_is_not_told() -> None:
+def test_the_token_that_ends_the_sequence_is_not_returned() -> None:
     read = Read(None).feed(ids_of("a"))
     assert read.end(token("<|im_end|>")[0]) == [(PartKind.CONTENT, "a", "a")]
 
 
-def test_rows_that_do_not_ask_are_told_nothing() -> None:
+def test_requests_without_logprobs_get_none() -> None:
     reader = OutputReader(Vocabulary(TOKENIZER), GenerateRequest("u", (), 99))
     assert reader.read(ids_of("a")[0]) == [Part(PartKind.CONTENT, "a")]
 
@@ -126,12 +126,12 @@ def test_parts_without_content_drop_what_waits() -> None:
     assert waiting.attach([content]) == [content]
 
 
-def test_the_likeliest_are_told_up_to_what_was_asked_for_and_could_be_drawn() -> None:
+def test_the_likeliest_are_returned_up_to_what_was_requested_and_could_be_sampled() -> None:
     a, b, c = (ids_of(letter)[0] for letter in "abc")
     spell = Vocabulary(TOKENIZER).spelled
     likely = TopLogprobs(-0.5, [a, b, c], [-0.5, -1.0, -math.inf])
-    told = token_logprob(spell, a, likely, 3)
-    assert told == TokenLogprob(
+    found = token_logprob(spell, a, likely, 3)
+    assert found == TokenLogprob(
         Alternative("a", b"a", -0.5), (Alternative("a", b"a", -0.5), Alternative("b", b"b", -1.0))
     )
     assert len(token_logprob(spell, a, likely, 1).top) == 1

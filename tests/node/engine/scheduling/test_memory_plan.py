@@ -11,19 +11,19 @@ def plan(live_bytes: int = 1000, stored_bytes: int = 500) -> MemoryPlan:
     return MemoryPlan(lease, live_bytes=lambda tokens: tokens, weight_bytes=10_000)
 
 
-def test_a_row_alone_may_take_what_stored_kv_has_too() -> None:
+def test_a_sequence_alone_may_take_what_stored_kv_has_too() -> None:
     assert plan().longest_tokens(4000) == 1500
     assert plan().longest_tokens(800) == 800
     assert plan().admits([], [], [1400])
 
 
-def test_beside_others_rows_keep_to_the_live_share() -> None:
+def test_beside_others_sequences_keep_to_the_live_share() -> None:
     assert plan().admits([BatchShape((300,))], [300], [300])
     assert not plan().admits([BatchShape((300,))], [300], [500]), "three rows of 500"
     assert not plan().admits([], [600], [500])
 
 
-def test_rows_are_projected_as_padded_as_they_will_be() -> None:
+def test_sequences_are_projected_as_padded_as_they_will_be() -> None:
     assert plan().projected_bytes([BatchShape((100, 200))], []) == 400
     assert plan().projected_bytes([BatchShape((100, 200))], [300]) == 900
     # Padded it would not fit: a batch of its own.

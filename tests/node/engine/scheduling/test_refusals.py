@@ -10,7 +10,7 @@ from node.protocol.overflow import Overflow
 INFO = Loaded(weight_bytes=1, context_tokens=8, max_rows=1, vocab_size=10)
 
 
-def ask(length: int) -> GenerateRequest:
+def request_of(length: int) -> GenerateRequest:
     return GenerateRequest("u", (1,) * length, 1)
 
 
@@ -18,18 +18,18 @@ def ask(length: int) -> GenerateRequest:
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_an_overflow(length: int) -> None:
     overflow = Overflow(length, 8)
     refused = Refused("u", overflow.openai, "messages", overflow)
-    assert refused_length(ask(length), INFO) == refused
+    assert refused_length(request_of(length), INFO) == refused
 
 
 def test_an_empty_prompt_is_refused_and_one_with_room_is_not() -> None:
-    refused = refused_length(ask(0), INFO)
+    refused = refused_length(request_of(0), INFO)
     assert refused is not None and refused.overflow is None
-    assert refused_length(ask(7), INFO) is None
+    assert refused_length(request_of(7), INFO) is None
 
 
-def test_what_the_memory_can_never_hold_is_an_overflow_that_says_how_to_mend_it() -> None:
-    assert refused_size(ask(4), 5) is None
-    refused = refused_size(ask(5), 5)
+def test_what_the_memory_can_never_hold_is_an_overflow_that_names_the_remedy() -> None:
+    assert refused_size(request_of(4), 5) is None
+    refused = refused_size(request_of(5), 5)
     assert refused is not None and refused.overflow == Overflow(5, 5)
     assert refused.reason.startswith(Overflow(5, 5).openai)
     assert "--memory-limit" in refused.reason

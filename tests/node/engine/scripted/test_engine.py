@@ -30,7 +30,7 @@ from node.protocol.overflow import Overflow
 
 
 class Clock:
-    """Time that moves only when told."""
+    """Time that moves only when it is set."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -52,7 +52,7 @@ def make(script: Script, *, max_rows: int = 4, clock: Clock | None = None) -> Sc
     return ScriptedEngine(info, script, clock=clock or Clock(), hooks=EngineHooks(die=die))
 
 
-def ask(
+def request(
     uid: str = "r",
     tokens: tuple[int, ...] = (1, 2, 3),
     max_tokens: int | None = None,
@@ -81,8 +81,8 @@ def test_is_an_engine() -> None:
     assert engine.step() == []
 
 
-def test_says_its_text_and_stops() -> None:
-    deltas = run(make(Script(text="one two three")), ask())
+def test_generates_its_text_and_stops() -> None:
+    deltas = run(make(Script(text="one two three")), request())
     assert text_of(deltas) == "one two three"
     assert [delta.token_count for delta in deltas] == [1, 2, 3]
     last = deltas[-1]
@@ -92,45 +92,45 @@ def test_says_its_text_and_stops() -> None:
 
 
 def test_max_tokens_ends_with_length() -> None:
-    deltas = run(make(Script(text="one two three")), ask(max_tokens=2))
+    deltas = run(make(Script(text="one two three")), request(max_tokens=2))
     assert text_of(deltas) == "one two"
     assert deltas[-1].finish is FinishReason.LENGTH
-    assert len(run(make(Script(tokens=5)), ask(max_tokens=9))) == 9
+    assert len(run(make(Script(tokens=5)), request(max_tokens=9))) == 9
 
 
 def test_the_script_sets_the_length_of_an_answer_without_max_tokens() -> None:
-    assert len(run(make(Script(tokens=5)), ask())) == 5
-    assert len(run(make(Script()), ask())) == 32
-    assert text_of(run(make(Script(text="a b", tokens=3)), ask())) == "a b a"
+    assert len(run(make(Script(tokens=5)), request())) == 5
+    assert len(run(make(Script()), request())) == 32
+    assert text_of(run(make(Script(text="a b", tokens=3)), request())) == "a b a"
 
 
 def test_the_context_ends_an_answer() -> None:
-    deltas = run(make(Script(tokens=1000)), ask(tokens=(1,) * 97))
+    deltas = run(make(Script(tokens=1000)), request(tokens=(1,) * 97))
     assert len(deltas) == 3
     assert deltas[-1].finish is FinishReason.LENGTH
 
 
 def test_answers_depend_on_the_prompt_and_repeat() -> None:
     engine = make(Script())
-    first = text_of(run(engine, ask(tokens=(1, 2))))
-    assert text_of(run(engine, ask(tokens=(1, 2)))) == first
-    assert text_of(run(engine, ask(tokens=(1, 3)))) != first
+    first = text_of(run(engine, request(tokens=(1, 2))))
+    assert text_of(run(engine, request(tokens=(1, 2)))) == first
+    assert text_of(run(engine, request(tokens=(1, 3)))) != first
 
 
-def test_a_stop_string_over_two_tokens_ends_the_row_and_is_not_said() -> None:
-    deltas = run(make(Script(text="one two three four")), ask(stops=("o thr",)))
+def test_a_stop_string_over_two_tokens_ends_the_sequence_and_is_not_returned() -> None:
+    deltas = run(make(Script(text="one two three four")), request(stops=("o thr",)))
     assert text_of(deltas) == "one tw"
     assert deltas[-1].finish is FinishReason.STOP
-    assert text_of(run(make(Script(text="one two")), ask(stops=("two three",)))) == "one two"
+    assert text_of(run(make(Script(text="one two")), request(stops=("two three",)))) == "one two"
 
 
 def test_refuses_a_prompt_without_room_for_an_answer() -> None:
     engine = make(Script())
-    assert isinstance(engine.submit(ask(tokens=(1,) * 99)), Accepted)
-    refused = engine.submit(ask(tokens=(1,) * 100))
+    assert isinstance(engine.submit(request(tokens=(1,) * 99)), Accepted)
+    refused = engine.submit(request(tokens=(1,) * 100))
     assert isinstance(refused, Refused)
     assert (refused.param, refused.overflow) == ("messages", Overflow(100, 100))
-    assert isinstance(engine.submit(ask(tokens=())), Refused)
+    assert isinstance(engine.submit(request(tokens=())), Refused)
 
 
 def test_keeps_the_pace_of_the_script() -> None:
@@ -139,7 +139,7 @@ def test_keeps_the_pace_of_the_script() -> None:
         accept_delay_s=1, prefill_s_per_token=2, first_token_delay_s=0.5, token_interval_s=0.25
     )
     engine = make(script, clock=clock)
-    engine.submit(ask(max_tokens=3))
+    engine.submit(request(max_tokens=3))
     waits: list[float] = []
     deltas: list[Delta] = []
     while not deltas or deltas[-1].finish is None:
@@ -154,19 +154,19 @@ def test_keeps_the_pace_of_the_script() -> None:
     assert (usage.queue_s, usage.prefill_s, usage.decode_s) == (1, 6.5, 0.5)
 
 
-def test_one_step_serves_all_due_rows_and_the_rest_wait_for_a_place() -> None:
+def test_one_step_serves_all_due_sequences_and_the_rest_wait_for_a_place() -> None:
     engine = make(Script(), max_rows=2)
     for uid in ("a", "b", "c"):
-        engine.submit(ask(uid, max_tokens=2))
+        engine.submit(request(uid, max_tokens=2))
     steps = [[delta.uid for delta in engine.step()] for _ in range(4)]
     assert steps == [["a", "b"], ["a", "b"], ["c"], ["c"]]
     assert engine.wait_s() is None
 
 
-def test_cancels_a_waiting_and_a_running_row() -> None:
+def test_cancels_a_waiting_and_a_running_sequence() -> None:
     engine = make(Script(), max_rows=1)
-    engine.submit(ask("a"))
-    engine.submit(ask("b"))
+    engine.submit(request("a"))
+    engine.submit(request("b"))
     engine.step()
     for uid, tokens in (("b", 0), ("a", 1)):
         [delta] = engine.cancel(uid)
@@ -179,7 +179,7 @@ def test_cancels_a_waiting_and_a_running_row() -> None:
 
 def test_a_wedged_engine_accepts_and_never_answers() -> None:
     engine = make(Script(wedge=True))
-    engine.submit(ask())
+    engine.submit(request())
     assert engine.wait_s() is None
     assert engine.step() == []
     assert engine.cancel("r")
@@ -188,23 +188,23 @@ def test_a_wedged_engine_accepts_and_never_answers() -> None:
 @pytest.mark.parametrize("count", [0, 2])
 def test_stalls_after_so_many_tokens(count: int) -> None:
     engine = make(Script(stall_after_tokens=count))
-    engine.submit(ask())
+    engine.submit(request())
     assert sum(len(engine.step()) for _ in range(5)) == count
     assert engine.wait_s() is None
 
 
 def test_crashes_after_so_many_tokens() -> None:
     engine = make(Script(crash_after_tokens=1))
-    engine.submit(ask())
+    engine.submit(request())
     assert len(engine.step()) == 1
     with pytest.raises(Died):
         engine.step()
 
 
-def test_a_failing_step_is_followed_by_a_reset_that_ends_every_row() -> None:
+def test_a_failing_step_is_followed_by_a_reset_that_ends_every_sequence() -> None:
     engine = make(Script(step_failure_after_tokens=1), max_rows=1)
-    engine.submit(ask("a"))
-    engine.submit(ask("b"))
+    engine.submit(request("a"))
+    engine.submit(request("b"))
     engine.step()
     with pytest.raises(StepFailure):
         engine.step()
@@ -217,7 +217,7 @@ def test_a_failing_step_is_followed_by_a_reset_that_ends_every_row() -> None:
 
 
 def cached(engine: ScriptedEngine, tokens: tuple[int, ...]) -> int:
-    deltas = run(engine, ask(tokens=tokens, max_tokens=1))
+    deltas = run(engine, request(tokens=tokens, max_tokens=1))
     assert deltas[-1].usage is not None
     return deltas[-1].usage.cached_tokens
 
@@ -272,12 +272,12 @@ def leased(stored_bytes: int, script: Script | None = None) -> ScriptedEngine:
     return engine
 
 
-def test_the_cache_keeps_within_the_lease_and_tells_what_happens_to_it() -> None:
+def test_the_cache_keeps_within_the_lease_and_reports_what_happens_to_it() -> None:
     engine = leased(50)
-    run(engine, ask("a", (1, 2, 3)))
-    run(engine, ask("b", (4, 5, 6)))
+    run(engine, request("a", (1, 2, 3)))
+    run(engine, request("b", (4, 5, 6)))
     assert kinds(engine) == [("stored", 1), ("stored", 2), ("evicted", 1)]
-    run(engine, ask("c", (4, 5, 6, 7)))
+    run(engine, request("c", (4, 5, 6, 7)))
     assert kinds(engine) == [("stored", 3), ("evicted", 2)]
     stats = engine.stats()
     assert (stats.stored_kv_bytes, stats.live_kv_bytes, stats.active_bytes) == (40, 0, 47)
@@ -287,9 +287,9 @@ def test_the_cache_keeps_within_the_lease_and_tells_what_happens_to_it() -> None
     assert engine.stats().lease == MemoryLease(7, 0, 39)
 
 
-def test_a_running_row_is_live_kv() -> None:
+def test_a_running_sequence_is_live_kv() -> None:
     engine = leased(0, Script(token_interval_s=1.0))
-    engine.submit(ask("a", (1, 2, 3)))
+    engine.submit(request("a", (1, 2, 3)))
     assert engine.stats().waiting_rows == 1
     assert engine.wait_s() == 0
     assert engine.stats().prefilling_rows == 1
@@ -300,24 +300,24 @@ def test_a_running_row_is_live_kv() -> None:
 def test_hard_pressure_empties_the_cache_and_keeps_it_empty() -> None:
     engine = leased(100)
     engine.set_lease(MemoryLease(7, 1 << 20, 100))
-    run(engine, ask("a"))
+    run(engine, request("a"))
     engine.set_pressure(Pressure.HARD)
     assert engine.stats().stored_cap_bytes == 0
-    run(engine, ask("b", (4,)))
+    run(engine, request("b", (4,)))
     assert kinds(engine) == [("stored", 1), ("evicted", 1)]
     engine.set_pressure(Pressure.NONE)
-    run(engine, ask("c", (4,)))
+    run(engine, request("c", (4,)))
     assert kinds(engine) == [("stored", 2)]
 
 
-def test_soft_pressure_drops_some_and_keeps_what_comes_now() -> None:
+def test_soft_pressure_drops_some_and_keeps_what_is_stored_now() -> None:
     engine = leased(100)
     for uid, tokens in (("a", (1, 2, 3)), ("b", (4, 5)), ("c", (6, 7))):
-        run(engine, ask(uid, tokens))
+        run(engine, request(uid, tokens))
     engine.set_pressure(Pressure.SOFT)
     # Of 70 bytes three quarters are kept, in whole prompts.
     assert (engine.stats().stored_cap_bytes, engine.stats().stored_kv_bytes) == (52, 40)
-    (last,) = run(engine, ask("d", (6, 7, 8)))
+    (last,) = run(engine, request("d", (6, 7, 8)))
     assert last.usage is not None and last.usage.cached_tokens == 2
     assert kinds(engine)[3:] == [("evicted", 1), ("stored", 4), ("evicted", 2)]
 
@@ -326,24 +326,24 @@ def test_very_short_of_memory_it_answers_small_requests_only() -> None:
     engine = leased(100)
     engine.set_lease(MemoryLease(0, live_kv_bytes=8 * 50, stored_kv_bytes=100))
     engine.set_pressure(Pressure.HARD)
-    assert isinstance(engine.submit(ask("a", (1, 2), max_tokens=3)), Accepted)
-    refused = engine.submit(ask("b", (1, 2), max_tokens=4))
+    assert isinstance(engine.submit(request("a", (1, 2), max_tokens=3)), Accepted)
+    refused = engine.submit(request("b", (1, 2), max_tokens=4))
     assert isinstance(refused, Refused) and refused.is_short
-    warm = engine.submit(msgspec.structs.replace(ask("w", (1,), max_tokens=1), warm=True))
+    warm = engine.submit(msgspec.structs.replace(request("w", (1,), max_tokens=1), warm=True))
     assert isinstance(warm, Refused) and warm.is_short
     engine.set_pressure(Pressure.SOFT)
-    assert isinstance(engine.submit(ask("c", (1, 2), max_tokens=4)), Accepted)
+    assert isinstance(engine.submit(request("c", (1, 2), max_tokens=4)), Accepted)
 
 
 def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:
     engine = leased(50)
-    (last,) = run(engine, msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True))
+    (last,) = run(engine, msgspec.structs.replace(request("w", (1, 2, 3)), warm=True))
     assert (last.finish, last.token_count, last.parts) == (FinishReason.STOP, 0, ())
     assert last.usage is not None
     assert last.usage.prompt_tokens == 3
-    run(engine, ask("a", (4, 5)))
-    run(engine, ask("b", (6, 7)))
-    run(engine, ask("c", (8, 9, 8)))
+    run(engine, request("a", (4, 5)))
+    run(engine, request("b", (6, 7)))
+    run(engine, request("c", (8, 9, 8)))
     assert kinds(engine) == [("stored", 1), ("stored", 2), ("stored", 3), ("evicted", 2)]
     engine.clear_cache()
     assert kinds(engine) == [("evicted", 1), ("evicted", 3)]
@@ -351,15 +351,15 @@ def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:
 
 
 def test_a_warm_prompt_has_no_choices() -> None:
-    request = msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True, choices=2)
-    refused = make(Script()).submit(request)
+    warm = msgspec.structs.replace(request("w", (1, 2, 3)), warm=True, choices=2)
+    refused = make(Script()).submit(warm)
     assert isinstance(refused, Refused)
     assert refused.param == "n"
 
 
 def test_a_warm_prompt_that_is_not_kept_is_an_error() -> None:
     engine = leased(20)
-    (last,) = run(engine, msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True))
+    (last,) = run(engine, msgspec.structs.replace(request("w", (1, 2, 3)), warm=True))
     assert (last.finish, last.token_count) == (FinishReason.ERROR, 0)
     assert last.error is not None and "no room" in last.error
 
@@ -367,18 +367,18 @@ def test_a_warm_prompt_that_is_not_kept_is_an_error() -> None:
 def test_what_is_cached_is_known_when_the_prefill_begins() -> None:
     engine = make(Script(cache=ScriptedCache(capacity_tokens=100)), max_rows=1)
     for uid in "ab":
-        accepted = engine.submit(ask(uid, (1, 2, 3), max_tokens=1))
+        accepted = engine.submit(request(uid, (1, 2, 3), max_tokens=1))
         assert isinstance(accepted, Accepted)
         assert accepted.cached_tokens == 0
     ends = [delta for _ in range(2) for delta in engine.step()]
     assert [end.usage.cached_tokens for end in ends if end.usage] == [0, 2]
 
 
-def test_tells_how_far_a_prefill_is() -> None:
+def test_reports_the_progress_of_a_prefill() -> None:
     clock = Clock()
     script = Script(prefill_s_per_token=1.0, progress_interval_s=2.0)
     engine = make(script, clock=clock)
-    engine.submit(ask("a", (1,) * 10))
+    engine.submit(request("a", (1,) * 10))
     assert engine.wait_s() == 2.0
     clock.now_s += 2.0
     assert (engine.step(), engine.wait_s()) == ([], 2.0)
@@ -409,7 +409,7 @@ def test_loads_the_model_of_the_script_and_reports_progress() -> None:
     assert load(spec(Script(max_rows=9)), progress.append).info.max_rows == 9
 
 
-def test_a_load_fails_as_the_script_says() -> None:
+def test_a_load_fails_as_scripted() -> None:
     with pytest.raises(LoadError, match="Broken weights"):
         load(spec(Script(load_failure="Broken weights.")), lambda _: None)
     with pytest.raises(MemoryError):
@@ -429,7 +429,7 @@ def test_lists_the_models_of_the_script_as_if_on_disk() -> None:
     assert (entry.name, entry.context_tokens) == ("scripted", 32_768)
 
 
-def test_an_unload_takes_its_time_and_fails_as_the_script_says(
+def test_an_unload_takes_its_time_and_fails_as_scripted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[float] = []

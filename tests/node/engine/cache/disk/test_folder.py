@@ -106,7 +106,7 @@ def test_an_index_of_another_version_is_begun_anew(tmp_path: Path) -> None:
     assert _files(world) == []
 
 
-def test_the_second_process_is_told_that_the_tier_is_busy(tmp_path: Path) -> None:
+def test_the_second_process_is_refused_because_the_tier_is_busy(tmp_path: Path) -> None:
     world = World(tmp_path)
     with pytest.raises(TierBusy, match="Another process"):
         open_tier(tmp_path, LIMITS, FINGERPRINT)

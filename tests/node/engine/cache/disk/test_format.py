@@ -59,7 +59,7 @@ def test_each_array_begins_at_a_multiple_of_its_items_size() -> None:
     "tensor",
     [Tensor("F32", (2,), memoryview(b"abcd")), Tensor("float32", (1,), memoryview(b"abcd"))],
 )
-def test_an_array_that_is_not_what_it_says_is_refused(tensor: Tensor) -> None:
+def test_an_array_whose_dtype_or_size_is_wrong_is_refused(tensor: Tensor) -> None:
     with pytest.raises(ValueError):
         encode({"a": tensor})
 

@@ -1,4 +1,4 @@
-"""How much the disk tier may hold and write."""
+"""How much the disk tier may store and write."""
 
 import logging
 

@@ -194,7 +194,7 @@ def test_a_fault_of_our_own_fails_one_file_and_not_the_writer(call: str, tmp_pat
 def test_repeated_failures_stop_the_writing_for_a_minute(tmp_path: Path) -> None:
     files = FailingFiles("sync", BROKEN, times=3)
     world = World(tmp_path, files=files)
-    # The fourth may come before or after the third has failed.
+    # The fourth may be written before or after the third has failed.
     taken = [number for number in (world.write(seed) for seed in range(4)) if number is not None]
     assert [type(report) for report in world.reports()] == [FileWriteFailed] * len(taken)
     assert len(taken) >= 3 and files.calls == 3
@@ -515,7 +515,7 @@ def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
 # --- beginning and ending --------------------------------------------------------------------
 
 
-def test_entries_come_back_parents_first(tmp_path: Path) -> None:
+def test_entries_are_listed_parents_first(tmp_path: Path) -> None:
     world = World(tmp_path)
     first = world.written(1)
     second = world.written(2, parent=first)
