@@ -1,4 +1,4 @@
-"""A call in each spelling of each format, for tests that hold all formats to one rule.
+"""A call in each spelling of each format, for tests that check all formats by one rule.
 
 The name stands for NAME and the arguments for ARGUMENTS, which are JSON text, or PARAMETERS, which
 are written one by one.

@@ -1,4 +1,4 @@
-"""Outputs drawn at random from a grammar, as a model without any sense would say them.
+"""Outputs drawn at random from a grammar, as a model without any sense would generate them.
 
 The vocabulary has a token for each byte, and one for each marker.
 """
@@ -86,19 +86,19 @@ class Drawer:
         """The parts that the output parser makes of them."""
         machine = OutputParser(output, (), frozenset(self.markers), "u")
         parts: list[Part] = []
-        held = b""
+        buffered = b""
         for piece, is_marker in pieces:
             if machine.ended:
                 break
             if is_marker:
                 parts += machine.feed_token(str(piece), special=True)
                 continue
-            held += bytes(piece)  # type: ignore[arg-type]
+            buffered += bytes(piece)  # type: ignore[arg-type]
             try:
-                text = held.decode()
+                text = buffered.decode()
             except UnicodeDecodeError:
                 continue
-            held = b""
+            buffered = b""
             parts += machine.feed(text)
         return parts + machine.finish()
 
@@ -180,7 +180,7 @@ Spell = Callable[[Lark], str]
 
 
 def outputs(markers: Sequence[str], spell: Spell, seeds: range) -> list[tuple[Drawer, list[Piece]]]:
-    """The outputs that come to an end, of one grammar."""
+    """The outputs that end, of one grammar."""
     drawer = Drawer(markers)
     lark = drawer.lark()
     grammar = lark.grammar(spell(lark))

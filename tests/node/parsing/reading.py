@@ -26,11 +26,11 @@ TOOLS: Tools = {
     },
     "ping": {"type": "object", "properties": {}},
 }
-"""What may be called where a test does not say otherwise."""
+"""What may be called where a test does not set otherwise."""
 
 
 class Said(NamedTuple):
-    """What an output said, without the white space around it."""
+    """What an output was parsed to, without the white space around it."""
 
     content: str = ""
     reasoning: str = ""
@@ -45,7 +45,7 @@ def read(
     tools: Tools = TOOLS,
     tail: str = "",
 ) -> Said:
-    """What the text says, whole and cut in two anywhere."""
+    """What the text is parsed to, whole and cut in two anywhere."""
     form = output_format(reasoning=reasoning, tool_calls=tool_calls, tools=tools, tail=tail)
     whole = said(form, [text])
     for at in range(1, len(text)):
@@ -67,7 +67,7 @@ def output_format(
 
 
 def said(form: OutputFormat, pieces: Iterable[str]) -> Said:
-    """What an output says that comes in these pieces."""
+    """What an output is parsed to that arrives in these pieces."""
     collected = collect(form, pieces)
     return Said(
         collected.text(PartKind.CONTENT).strip(),
@@ -77,7 +77,7 @@ def said(form: OutputFormat, pieces: Iterable[str]) -> Said:
 
 
 def collect(form: OutputFormat, pieces: Iterable[str]) -> Collected:
-    """All parts of an output that comes in these pieces."""
+    """All parts of an output that arrives in these pieces."""
     machine, collected = OutputParser(form), Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))

@@ -107,7 +107,7 @@ TOOLS: dict[str, Tools] = {
             "required": ["l", "o"],
         }
     },
-    "held": {
+    "constrained": {
         "f": {
             "properties": {
                 "p": {"type": "string", "pattern": r"^[A-Z]{2}\d+$"},
@@ -153,7 +153,7 @@ TOOLS: dict[str, Tools] = {
 
 
 class Teaser(Drawer):
-    """Draws outputs of a model that likes to say some words."""
+    """Draws outputs of a model that likes to generate some words."""
 
     def __init__(self, markers: Sequence[str], words: Sequence[str]) -> None:
         super().__init__(markers)
@@ -184,7 +184,7 @@ class Teaser(Drawer):
 
 
 def calls_of(drawer: Drawer, output: OutputFormat, pieces: Sequence[Piece]) -> list[Any]:
-    """(name, arguments) of each call that is read. Fails where anything else is said."""
+    """(name, arguments) of each call that is read. Fails where anything else is returned."""
     calls: list[tuple[str, Any]] = []
     for part in drawer.parts(output, pieces):
         if part.kind is PartKind.TOOL_START:
@@ -213,8 +213,8 @@ def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool
 def check_drawn(
     form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 2
 ) -> int:
-    """Draws outputs until `tries` have come to an end, at most three times as many; fails where one
-    is not read as calls that fit. How many came to an end."""
+    """Draws outputs until `tries` have ended, at most three times as many; fails where one
+    is not read as calls that fit. How many ended."""
     output = OutputFormat(
         "none",
         form,

@@ -32,19 +32,19 @@ def test_a_backslash_that_begins_no_escape_is_one(name: str, wire: str) -> None:
 
 @pytest.mark.parametrize(("name", "wire"), ALL_TAGGED)
 @pytest.mark.parametrize("value", [r'{"k": "C:\users\d"}', r"{'k': 'C:\users\d'}"])
-def test_an_object_in_a_tag_may_hold_some(name: str, wire: tuple[str, str], value: str) -> None:
+def test_an_object_in_a_tag_may_contain_some(name: str, wire: tuple[str, str], value: str) -> None:
     output = in_tags(wire, "write", {"more": value})
     assert said(output_format(tool_calls=name, tools=TOOLS), [output]) == Said(
         calls=(("write", {"more": {"k": r"C:\users\d"}}),)
     )
 
 
-def test_a_string_with_the_arguments_may_hold_some() -> None:
+def test_a_string_with_the_arguments_may_contain_some() -> None:
     text = r'<tool_call>{"name": "write", "arguments": "{\"text\": \"\\d\"}"}</tool_call>'
     assert read(text, tool_calls="hermes", tools=TOOLS).calls == (("write", {"text": r"\d"}),)
 
 
-def test_what_is_told_is_json_of_any_reader() -> None:
+def test_what_is_returned_is_json_of_any_reader() -> None:
     text = r'<tool_call>{"name": "write", "arguments": {"text": "\d"}}</tool_call>'
     collected = collect(output_format(tool_calls="hermes", tools=TOOLS), [text])
     assert [each.text for each in collected.calls] == [r'{"text": "\\d"}']

@@ -1,4 +1,4 @@
-"""Blocks that hold calls of declared tools beside such as are none: those are text."""
+"""Blocks that contain calls of declared tools beside such as are none: those are text."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_a_call_counts_wherever_it_stands_in_a_block(
     assert read(none, tool_calls=form) == Said(none)
 
 
-def test_in_reasoning_a_block_holds_calls_only() -> None:
+def test_in_reasoning_a_block_contains_calls_only() -> None:
     block = "<tool_call><function=open></function><function=ping></function></tool_call>"
     found = read(f"{block}</think>", reasoning="think", tool_calls="hermes", tail="<think>")
     assert found == Said("", block)

@@ -65,7 +65,7 @@ def test_a_call_of_reasoning_that_never_ends_counts(name: str, text: str, behind
     output = f"r {text}{behind}"
     whole = said_by(form, [output])
     is_opener = behind.strip() == "<think>"
-    # The model's own words are told as they come, so markup is among them that words follow.
+    # The model's own words are streamed as generated, so markup is among them that words follow.
     assert whole.reasoning.startswith("r" if is_opener else f"r {text.strip()}")
     assert whole == Said("", whole.reasoning, (FOUND,))
     assert said_by(form, output) == whole

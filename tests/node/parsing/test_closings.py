@@ -19,7 +19,7 @@ MARKER = re.compile(r"<\|[^|>\s]+\|>|</?[a-z_:]+>|<(?:channel\|)>|<\|channel>|\[
 
 
 class Reading:
-    """An output that comes in pieces, its markers as tokens of the vocabulary or as text."""
+    """An output that arrives in pieces, its markers as tokens of the vocabulary or as text."""
 
     def __init__(self, output: OutputFormat, *, has_tokens: bool) -> None:
         self._has_tokens = has_tokens
@@ -29,8 +29,8 @@ class Reading:
         self.machine = OutputParser(output, (), tokens, "u")
         self.parts: list[Part] = []
 
-    def say(self, text: str) -> None:
-        """A model says it; only `mark` has markers that are tokens."""
+    def write(self, text: str) -> None:
+        """A model writes it; only `mark` has markers that are tokens."""
         self.parts += self.machine.feed(text)
 
     def mark(self, text: str) -> None:
@@ -49,7 +49,7 @@ class Reading:
     def finish(self) -> None:
         self.parts += self.machine.finish()
 
-    def said(self, kind: PartKind) -> str:
+    def text_of(self, kind: PartKind) -> str:
         return "".join(part.text for part in self.parts if part.kind is kind)
 
     @property
@@ -92,7 +92,7 @@ def test_an_answer_behind_a_forced_end_is_all_content(
     grammar = layout_for(name, wire.tool_calls or name)
     for at in range(len(THOUGHT) + 1):
         reading = begun(name, tail, opener, has_tokens=has_tokens)
-        reading.say(THOUGHT[:at])
+        reading.write(THOUGHT[:at])
         assert reading.machine.in_reasoning or not at
         reading.machine.end_block()
         reading.mark(grammar.closing)
@@ -100,8 +100,8 @@ def test_an_answer_behind_a_forced_end_is_all_content(
         reading.mark(wire.answer)
         assert not reading.machine.in_reasoning
         reading.finish()
-        assert reading.said(PartKind.REASONING) == THOUGHT[:at].strip()
-        assert reading.said(PartKind.CONTENT) == wire.content
+        assert reading.text_of(PartKind.REASONING) == THOUGHT[:at].strip()
+        assert reading.text_of(PartKind.CONTENT) == wire.content
         assert not reading.calls
 
 
@@ -113,12 +113,12 @@ def test_a_call_behind_a_forced_end_is_one(
     wire = WIRES[name]
     for at in range(1, len(THOUGHT) + 1):
         reading = begun(name, tail, opener, has_tokens=has_tokens)
-        reading.say(THOUGHT[:at])
+        reading.write(THOUGHT[:at])
         reading.mark(layout_for(name, wire.tool_calls or name).closing)
         reading.mark(wire.call)
         reading.finish()
-        assert reading.said(PartKind.REASONING) == THOUGHT[:at].strip()
-        assert reading.said(PartKind.CONTENT).strip() == ""
+        assert reading.text_of(PartKind.REASONING) == THOUGHT[:at].strip()
+        assert reading.text_of(PartKind.CONTENT).strip() == ""
         assert reading.calls == [("ping", {})]
 
 
@@ -131,21 +131,21 @@ def test_a_call_that_the_model_thinks_about_is_no_shelter(
     thought = f"It may be {UNENDED if wire.tool_calls else 'so'}"
     for behind in (thought, f"It may be {HERMES}"):
         reading = begun(name, tail, opener, has_tokens=has_tokens)
-        reading.say(behind)
+        reading.write(behind)
         assert reading.machine.in_reasoning
         reading.machine.end_block()
         reading.mark(layout_for(name, wire.tool_calls or name).closing)
         assert not reading.machine.in_reasoning
         reading.mark(wire.answer)
         reading.finish()
-        assert reading.said(PartKind.REASONING) == behind
-        assert reading.said(PartKind.CONTENT) == wire.content
+        assert reading.text_of(PartKind.REASONING) == behind
+        assert reading.text_of(PartKind.CONTENT) == wire.content
         assert not reading.calls
 
 
 @TOKENS
 @CASES
-def test_what_may_come_behind_the_end_begins_no_reasoning(
+def test_what_may_follow_the_end_begins_no_reasoning(
     name: str, tail: str, opener: str, *, has_tokens: bool
 ) -> None:
     wire = WIRES[name]
@@ -154,12 +154,12 @@ def test_what_may_come_behind_the_end_begins_no_reasoning(
     assert set(grammar.answer_openings(reads_calls=False)) <= set(openings)
     for opening in openings:
         reading = begun(name, tail, opener, has_tokens=has_tokens)
-        reading.say("Hm.")
+        reading.write("Hm.")
         reading.mark(grammar.closing)
         reading.mark(opening)
         assert not reading.machine.in_reasoning
         reading.finish()
-        assert reading.said(PartKind.REASONING) == "Hm."
+        assert reading.text_of(PartKind.REASONING) == "Hm."
     answers = [text for text in (wire.answer, wire.call) if openings]
     assert all(text.startswith(openings) for text in answers)
 
@@ -196,12 +196,12 @@ def test_a_prompt_that_has_ended_the_reasoning_leaves_none_to_begin(name: str, t
 def test_a_header_that_was_begun_before_the_answer_is_no_text(name: str) -> None:
     wire = WIRES[name]
     reading = begun(name, *prompts(wire)[0], has_tokens=True)
-    reading.say("Hm.")
+    reading.write("Hm.")
     begin = MARKER.match(wire.answer)
     assert begin is not None
     reading.mark(begin[0])
     assert not reading.machine.in_reasoning
     reading.mark(wire.answer)
     reading.finish()
-    assert reading.said(PartKind.REASONING) == "Hm."
-    assert reading.said(PartKind.CONTENT) == ANSWER
+    assert reading.text_of(PartKind.REASONING) == "Hm."
+    assert reading.text_of(PartKind.CONTENT) == ANSWER

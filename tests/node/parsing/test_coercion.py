@@ -40,7 +40,7 @@ ROOT: dict[str, Any] = {
         (None, set()),
     ],
 )
-def test_a_schema_tells_which_types_it_takes(schema: object, types: set[str]) -> None:
+def test_a_schema_determines_which_types_it_accepts(schema: object, types: set[str]) -> None:
     assert types_of(schema, ROOT) == types
 
 
@@ -121,7 +121,7 @@ def test_an_argument_has_the_schema_of_its_name_or_of_all_others() -> None:
     assert property_schema(whole, "a") == STRING
 
 
-def test_a_branch_is_what_a_schema_says_of_one_type() -> None:
+def test_a_branch_is_what_a_schema_sets_for_one_type() -> None:
     items = {"type": "array", "items": INTEGER}
     schema = {"anyOf": [STRING, {"allOf": [items]}, {"$ref": "#/$defs/n"}]}
     assert branch_of(schema, "array", ROOT) == items

@@ -1,4 +1,4 @@
-"""Blocks and channels of calls that hold none: their markup is no text."""
+"""Blocks and channels of calls that contain none: their markup is no text."""
 
 import pytest
 
@@ -89,8 +89,8 @@ ALL_BLOCKS = [(name, text) for name, texts in BLOCKS.items() for text in texts]
 ALL_CHANNELS = [(name, text) for name, texts in CHANNELS.items() for text in texts]
 
 
-def said_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Said:
-    """What an output says whose block has all its markers as tokens."""
+def read_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Said:
+    """What an output is parsed to whose block has all its markers as tokens."""
     grammar = layout_for("none", name)
     markers = sorted((*grammar.openers, *grammar.orphans), key=len, reverse=True)
     machine = OutputParser(output_format(tool_calls=name, tools=tools))
@@ -114,9 +114,9 @@ def test_an_empty_block_of_tokens_is_no_text_wherever_it_stands(
 ) -> None:
     assert isinstance(layout_for("none", name), MarkedLayout)
     for before in ("", "So."):
-        assert said_in_tokens(name, block, tools, before, "") == Said(before)
+        assert read_in_tokens(name, block, tools, before, "") == Said(before)
         if name != "mistral" or not tools:
-            found = said_in_tokens(name, block, tools, before, "\nIt is.")
+            found = read_in_tokens(name, block, tools, before, "\nIt is.")
             assert found.content.split() == [*before.split(), "It", "is."]
 
 
@@ -161,7 +161,7 @@ def test_an_empty_list_may_be_an_answer() -> None:
         ),
     ],
 )
-def test_a_call_that_begins_an_answer_without_tools_is_not_told(name: str, text: str) -> None:
+def test_a_call_that_begins_an_answer_without_tools_is_not_returned(name: str, text: str) -> None:
     assert read(text, reasoning=name, tool_calls=name, tools={}) == Said()
     answered = read(f"So.{text}", reasoning=name, tool_calls=name, tools={}, tail="assistant: ")
     assert answered.content.startswith("So.<|")

@@ -42,13 +42,13 @@ def test_it_is_taken_off_however_the_text_is_cut(text: str, answer: str) -> None
         assert off([text[:at], text[at:]]) == off([text])
 
 
-def test_no_more_is_held_than_a_fence_takes() -> None:
+def test_no_more_is_buffered_than_a_fence_takes() -> None:
     for begin, filler in (("", " "), ("```", "a"), ("```\n1", " "), ("```\n1", "\n")):
         fence = Fence()
-        told = len(fence.feed(begin))
+        emitted = len(fence.feed(begin))
         for count in range(1, 20):
-            told += len(fence.feed(filler * 500))
-            assert len(begin) + count * 500 - told <= 1500
+            emitted += len(fence.feed(filler * 500))
+            assert len(begin) + count * 500 - emitted <= 1500
 
 
 def test_an_answer_that_goes_on_has_no_begin() -> None:
@@ -61,7 +61,7 @@ def test_an_answer_that_goes_on_has_no_begin() -> None:
 def test_every_layout_has_it_around_its_answer_only(name: str) -> None:
     wire = WIRES[name]
     if wire.content != ANSWER:
-        pytest.skip("what it says is no answer of its own")
+        pytest.skip("its content is no answer of its own")
     for tail, opener in prompts(wire):
         output = msgspec.structs.replace(
             output_format(reasoning=name, tool_calls=wire.tool_calls or name, tail=tail),

@@ -122,7 +122,7 @@ def read(
         if machine.ended:
             break
     collected.add(machine.finish())
-    # Ids are made of the row's name: of the same name here.
+    # Ids are made of the request's name: of the same name here.
     return collected.segments, machine
 
 
@@ -147,7 +147,7 @@ def halves(markers: Sequence[str]) -> Iterator[str]:
 
 def within(inner: str, outer: str) -> bool:
     """Whether the characters of `inner` are in `outer`, in order, but for white space: what parts
-    two pieces is told with the second, and there may be reasoning between them."""
+    two pieces is returned with the second, and there may be reasoning between them."""
     rest = iter(outer)
     return all(character in rest for character in "".join(inner.split()))
 
@@ -173,7 +173,7 @@ def fragments(form: OutputFormat) -> list[str]:
     markers = markers_of(form.reasoning, form.tool_calls)
     blocks = [BLOCKS[each] for each in (form.tool_calls, "hermes") if each in BLOCKS]
     cut = [block[: len(block) * 2 // 3] for block in blocks]
-    # The markers and blocks more than once: most of what is made shall hold some.
+    # The markers and blocks more than once: most of what is made shall contain some.
     return [*PLAIN, *SHARP, *SHARPER, *halves(markers), *cut, *(markers * 3), *(blocks * 5)]
 
 
@@ -230,8 +230,8 @@ def check_calls(segments: Sequence[Segment], form: OutputFormat, error: str | No
     if not form.parallel_calls:
         assert len(calls) <= 1
     if not form.repeated_calls:
-        said = [(call.name, json.dumps(json.loads(call.text), sort_keys=True)) for call in calls]
-        assert len(set(said)) == len(said)
+        spelled = [(call.name, json.dumps(json.loads(call.text), sort_keys=True)) for call in calls]
+        assert len(set(spelled)) == len(spelled)
 
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
@@ -268,7 +268,7 @@ def test_tokens_of_the_vocabulary_are_read_however_the_text_between_is_cut(
 @pytest.mark.parametrize("tool_calls", tool_call_names())
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
-def test_text_without_markup_comes_out_whole(tool_calls: str, data: st.DataObject) -> None:
+def test_text_without_markup_is_returned_whole(tool_calls: str, data: st.DataObject) -> None:
     form = data.draw(forms(tool_calls))
     text = "".join(data.draw(st.lists(st.sampled_from(PLAIN), max_size=20)))
     segments, _ = read(form, data.draw(cuts(text)))
@@ -327,22 +327,22 @@ def longest(opening: str) -> int:
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
 @pytest.mark.parametrize("filler", ["a", '{"a": [', "word \n", "<", '"'])
-def test_no_more_is_held_than_a_block_may_have(tool_calls: str, filler: str) -> None:
+def test_no_more_is_buffered_than_a_block_may_have(tool_calls: str, filler: str) -> None:
     piece = (filler * 4096)[:4096]
     for opening in openings(tool_calls):
         most = longest(opening)
         machine = OutputParser(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
-        told = sum(len(part.text) for part in machine.feed(opening))
+        emitted = sum(len(part.text) for part in machine.feed(opening))
         fed = len(opening)
         while fed < 200 * 1024 and not machine.ended:
-            told += sum(len(part.text) for part in machine.feed(piece))
+            emitted += sum(len(part.text) for part in machine.feed(piece))
             fed += len(piece)
-            assert fed - told <= most + len(opening) + LONGEST_MARKER
+            assert fed - emitted <= most + len(opening) + LONGEST_MARKER
 
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
 def test_white_space_without_end_takes_no_memory(tool_calls: str) -> None:
-    # It may be no part of the answer: what was told does not tell what is held.
+    # It may be no part of the answer: what was emitted does not show what is buffered.
     piece = " " * 4096
     for opening in openings(tool_calls):
         machine = OutputParser(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
@@ -351,6 +351,6 @@ def test_white_space_without_end_takes_no_memory(tool_calls: str) -> None:
         for _ in range(200):
             if not machine.ended:
                 machine.feed(piece)
-        held_bytes, _ = tracemalloc.get_traced_memory()
+        buffered_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert held_bytes < 4 * longest(opening)
+        assert buffered_bytes < 4 * longest(opening)

@@ -1,4 +1,4 @@
-"""Numbered words between fragments of markup: none is lost, told twice or out of order."""
+"""Numbered words between fragments of markup: none is lost, returned twice or out of order."""
 
 import re
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def numbered(draw: st.DrawFn, form: OutputFormat) -> str:
     return text
 
 
-def told(segments: Sequence[Segment]) -> list[str]:
+def returned_words(segments: Sequence[Segment]) -> list[str]:
     """The words of all segments, arguments included."""
     return WORD.findall("\n".join(each.text for each in segments))
 
@@ -60,23 +60,23 @@ def ends_in_reasoning(segments: Sequence[Segment]) -> bool:
 @pytest.mark.parametrize("tool_calls", MARKED_CALLS)
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
-def test_each_word_is_told_once_and_in_order(tool_calls: str, data: st.DataObject) -> None:
+def test_each_word_is_returned_once_and_in_order(tool_calls: str, data: st.DataObject) -> None:
     reasoning = data.draw(st.sampled_from(MARKED_REASONING))
     opener = layout_for(reasoning, "none").opener
     tail = data.draw(st.sampled_from(("", f"\n{opener}\n", "a: ")))
     form = OutputFormat(reasoning, tool_calls, tail, TOOLS, repeated_calls=True)
     text = data.draw(numbered(form))
     segments, _ = read(form, data.draw(cuts(text)))
-    said, words = told(segments), WORD.findall(text)
+    returned, words = returned_words(segments), WORD.findall(text)
     if ends_in_reasoning(segments):
-        # The calls that the model thought about count, and their markup was told as it came.
-        said = list(dict.fromkeys(said))
+        # The calls that the model thought about count, and their markup was streamed as generated.
+        returned = list(dict.fromkeys(returned))
     before, call, _ = text.partition(MISTRAL_CALL)
     if call:
-        # Of what follows a call of this format only the calls are told.
-        assert said == sorted({*said, *WORD.findall(before)})
+        # Of what follows a call of this format only the calls are returned.
+        assert returned == sorted({*returned, *WORD.findall(before)})
     else:
-        assert said == words
+        assert returned == words
 
 
 @pytest.mark.parametrize("tool_calls", MARKED_CALLS)

@@ -47,7 +47,7 @@ def pieces_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "output"), calls(file_of(70_000)))
-def test_a_call_may_be_longer_than_what_is_held_of_any_block(name: str, output: str) -> None:
+def test_a_call_may_be_longer_than_what_is_buffered_of_any_block(name: str, output: str) -> None:
     form = output_format(tool_calls=name, tools=TOOLS)
     found = said(form, pieces_of(output))
     assert found.calls == (("write", {"path": "a.py", "text": found.calls[0][1]["text"]}),)

@@ -26,7 +26,7 @@ def call(name: str = "f", **arguments: Any) -> str:
 
 
 def parts_of(machine: OutputParser, pieces: Iterable[str]) -> list[Part]:
-    """What comes piece by piece; parts of a kind as one."""
+    """What is returned piece by piece; parts of a kind as one."""
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))
@@ -61,7 +61,7 @@ def reasoning(text: str) -> Part:
     return Part(REASONING, text)
 
 
-def told(name: str, arguments: str) -> Part:
+def call_part(name: str, arguments: str) -> Part:
     return Part(PartKind.TOOL_START, arguments, 0, name)
 
 
@@ -80,7 +80,7 @@ class TestCalls:
         assert len(set(ids)) == 2
         assert all(each.startswith("call_") for each in ids)
 
-    def test_ids_are_those_of_the_row(self) -> None:
+    def test_ids_are_those_of_the_request(self) -> None:
         ids = {
             part.call_id
             for uid in ("a", "a", "b")
@@ -89,38 +89,38 @@ class TestCalls:
         }
         assert len(ids) == 2
 
-    def test_parts_come_in_the_order_in_which_they_were_said(self) -> None:
+    def test_parts_are_in_the_order_in_which_they_were_generated(self) -> None:
         text = f"<think>a</think>b{call('g')}c{call(n=1)}"
         assert read(form(), text) == [
             reasoning("a"),
             content("b"),
-            told("g", "{}"),
+            call_part("g", "{}"),
             content("c"),
-            told("f", '{"n": 1}'),
+            call_part("f", '{"n": 1}'),
         ]
 
     def test_the_arguments_are_the_json_that_the_model_wrote(self) -> None:
         written = '{"s":  "\\u00e9 \\"q\\" é", "n": 1 }'
         text = f'<tool_call>{{"name": "f", "arguments": {json.dumps(written)}}}</tool_call>'
-        assert read(form(), text) == [told("f", written)]
+        assert read(form(), text) == [call_part("f", written)]
 
     def test_arguments_that_are_not_strictly_json_become_it(self) -> None:
         text = '<tool_call>{"name": "f", "arguments": {"s": "a\nb"}}</tool_call>'
         (part,) = read(form(), text)
         assert json.loads(part.text) == {"s": "a\nb"}
 
-    def test_a_call_that_was_made_before_is_told_once(self) -> None:
+    def test_a_call_that_was_made_before_is_returned_once(self) -> None:
         text = call(n=1, s="a") + call(s="a", n=1) + call(n=2) + call(n=1, s="a")
         names = [part.text for part in read(form(), text)]
         assert [json.loads(each) for each in names] == [{"n": 1, "s": "a"}, {"n": 2}]
 
-    def test_a_call_that_was_made_before_is_told_again_on_demand(self) -> None:
+    def test_a_call_that_was_made_before_is_returned_again_on_demand(self) -> None:
         assert len(read(form(repeated_calls=True), call(n=1) * 13)) == 13
 
-    def test_the_first_call_ends_the_row_where_one_is_wanted(self) -> None:
+    def test_the_first_call_ends_the_sequence_where_one_is_wanted(self) -> None:
         output = form(parallel_calls=False)
         text = f"a{call(n=1)}b{call(n=2)}"
-        assert read(output, text) == [content("a"), told("f", '{"n": 1}')]
+        assert read(output, text) == [content("a"), call_part("f", '{"n": 1}')]
         machine = OutputParser(output)
         machine.feed(text)
         assert (machine.ended, machine.stop) == (True, None)
@@ -134,18 +134,18 @@ class TestCalls:
     @pytest.mark.parametrize(
         "cut", ["", "\n", "\n<tool", "\n<tool_call>\n", '<tool_call>{"name": "', call("g")[:-15]]
     )
-    def test_of_calls_that_have_to_come_a_cut_one_is_no_content(self, cut: str) -> None:
-        for before, told_before in (("", []), (call(n=1), [told("f", '{"n": 1}')])):
+    def test_of_forced_calls_a_truncated_one_is_no_content(self, cut: str) -> None:
+        for before, parts_before in (("", []), (call(n=1), [call_part("f", '{"n": 1}')])):
             machine = OutputParser(form(must_call=True, prompt_tail="</think>\n\n"))
             collected = Collected()
             collected.add([*machine.feed(before + cut), *machine.finish(is_cut=True)])
             calls = [Part(each.kind, each.text, 0, each.name) for each in collected.segments]
-            assert calls == told_before
-            # A model that ends by itself has said it, and one that is free may talk of calls.
+            assert calls == parts_before
+            # A model that ends by itself has meant it, and one that is free may talk of calls.
             free = OutputParser(form(prompt_tail="</think>\n\n"))
             parts = [*free.feed(before + cut), *free.finish(is_cut=True)]
-            said = "".join(part.text for part in parts if part.kind is CONTENT)
-            assert said.strip() == cut.strip()
+            text = "".join(part.text for part in parts if part.kind is CONTENT)
+            assert text.strip() == cut.strip()
 
     def test_a_truncated_call_is_content(self) -> None:
         text = f"a\n{call(n=1)[:-20]}"
@@ -164,16 +164,16 @@ class TestWhiteSpace:
     def test_that_between_an_answer_and_calls_is_markup(self) -> None:
         assert read(form(), f"a\n\n{call(n=1)}\n{call(n=2)}\n") == [
             content("a"),
-            told("f", '{"n": 1}'),
-            told("f", '{"n": 2}'),
+            call_part("f", '{"n": 1}'),
+            call_part("f", '{"n": 2}'),
         ]
 
     def test_paragraphs_are_not_merged_where_an_answer_goes_on(self) -> None:
-        said = [part.text for part in read(form(), f"a\n\n{call(n=1)}\n\nb") if not part.name]
-        assert "".join(said).split() == ["a", "b"]
-        assert "\n\n" in "".join(said)
+        texts = [part.text for part in read(form(), f"a\n\n{call(n=1)}\n\nb") if not part.name]
+        assert "".join(texts).split() == ["a", "b"]
+        assert "\n\n" in "".join(texts)
 
-    def test_a_piece_of_white_space_is_told(self) -> None:
+    def test_a_piece_of_white_space_is_returned(self) -> None:
         machine = OutputParser(form())
         pieces = ("a", "\n\n", "b", " ", "c")
         found = [part.text for piece in pieces for part in machine.feed(piece)]
@@ -190,7 +190,9 @@ class TestStops:
         assert (machine.ended, machine.stop) == (True, "halt")
 
     @pytest.mark.parametrize("output", [None, form()])
-    def test_what_only_begins_as_a_stop_string_is_told(self, output: OutputFormat | None) -> None:
+    def test_what_only_begins_as_a_stop_string_is_returned(
+        self, output: OutputFormat | None
+    ) -> None:
         assert read(output, "a hal", ("halt",)) == [content("a hal")]
 
     def test_stop_strings_are_looked_for_in_the_answer_only(self) -> None:
@@ -198,7 +200,7 @@ class TestStops:
         assert read(form(), text, ("halt",)) == [
             reasoning("a. halt."),
             content("b"),
-            told("f", '{"s": "halt."}'),
+            call_part("f", '{"s": "halt."}'),
             content("c "),
         ]
 
@@ -211,7 +213,7 @@ class TestStops:
 
 
 class TestReasoning:
-    def test_it_is_told_where_the_row_stands(self) -> None:
+    def test_it_reports_whether_the_sequence_is_in_reasoning(self) -> None:
         machine = OutputParser(form(prompt_tail="<think>\n"))
         machine.feed("a")
         assert machine.in_reasoning
@@ -315,8 +317,8 @@ class TestTokens:
         for text in ("Put it in ", "<think>", " and ", "</think>", " tags.", "</think>"):
             is_token = text.startswith("<")
             parts += machine.feed_token(text, special=False) if is_token else machine.feed(text)
-        told = "".join(part.text for part in [*parts, *machine.finish()])
-        assert told == "Put it in <think> and </think> tags."
+        joined = "".join(part.text for part in [*parts, *machine.finish()])
+        assert joined == "Put it in <think> and </think> tags."
 
 
 class TestBlanks:
@@ -346,7 +348,7 @@ class TestHolding:
             pieces = [text[at : at + size] for at in range(0, len(text), size)]
             assert parts_of(OutputParser(form()), pieces) == expected
 
-    def test_no_more_is_held_than_a_block_may_have(self) -> None:
+    def test_no_more_is_buffered_than_a_block_may_have(self) -> None:
         for begin, most in (
             ('{"s": "', LONGEST_BLOCK),
             ('{"name": "g2", "s": "', LONGEST_BLOCK),
@@ -363,9 +365,9 @@ class TestHolding:
 
     def test_a_call_behind_an_endless_one_is_read(self) -> None:
         text = "<tool_call>{" + "x" * LONGEST_BLOCK + call("g")
-        assert read_once(form(), text)[-1] == told("g", "{}")
+        assert read_once(form(), text)[-1] == call_part("g", "{}")
 
-    def test_text_that_is_no_markup_is_told_at_once(self) -> None:
+    def test_text_that_is_no_markup_is_returned_at_once(self) -> None:
         machine = OutputParser(form())
         assert machine.feed("a < b") == [content("a < b")]
         assert machine.feed(" <tool") == []
@@ -376,7 +378,7 @@ def read_once(output: OutputFormat, text: str) -> list[Part]:
     return parts_of(OutputParser(output), [text])
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_of_no_text_there_are_no_parts() -> None:
     for output in (None, form()):
         machine = OutputParser(output)
         assert machine.feed("") == []

@@ -1,4 +1,4 @@
-"""Formats by name, and the order in which they are asked."""
+"""Formats by name, and the order in which they are tried."""
 
 import pytest
 
@@ -11,7 +11,7 @@ CHANNELS = Formats("harmony", "harmony")
 
 
 @pytest.mark.parametrize(
-    ("told", "reasoning", "tool_calls", "expected"),
+    ("detected", "reasoning", "tool_calls", "expected"),
     [
         (THINKS, "", "", THINKS),
         (THINKS, "", "glm", Formats("think", "glm")),
@@ -28,10 +28,10 @@ CHANNELS = Formats("harmony", "harmony")
         (CHANNELS, "think", "hermes", THINKS),
     ],
 )
-def test_what_is_given_stands_against_what_the_template_tells(
-    told: Formats, reasoning: str, tool_calls: str, expected: Formats
+def test_what_is_set_overrides_what_the_template_determines(
+    detected: Formats, reasoning: str, tool_calls: str, expected: Formats
 ) -> None:
-    assert override(told, reasoning, tool_calls) == expected
+    assert override(detected, reasoning, tool_calls) == expected
     assert are_compatible(*expected)
 
 
@@ -61,7 +61,7 @@ def test_a_name_that_is_not_known_is_an_error(find: object) -> None:
         find("no such")
 
 
-def test_families_are_asked_by_name_but_for_those_that_yield_to_others() -> None:
+def test_families_are_tried_by_name_but_for_those_that_yield_to_others() -> None:
     families = {
         "a": ModelFamily(yields_to=("c",)),
         "b": ModelFamily(),
@@ -82,7 +82,7 @@ def test_families_are_asked_by_name_but_for_those_that_yield_to_others() -> None
         ({"a": ModelFamily(yields_to=("z",))}, "what there is not"),
     ],
 )
-def test_families_that_cannot_be_ordered_are_told(
+def test_families_that_cannot_be_ordered_are_reported(
     families: dict[str, ModelFamily], reason: str
 ) -> None:
     with pytest.raises(ValueError, match=reason):

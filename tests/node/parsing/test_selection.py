@@ -1,4 +1,4 @@
-"""Formats by what templates and vocabularies hold."""
+"""Formats by what templates and vocabularies contain."""
 
 import pytest
 
@@ -63,7 +63,7 @@ from node.parsing.selection import Formats, select_formats
         ("", "auto"),
     ],
 )
-def test_calls_are_told_by_the_template(template: str, name: str) -> None:
+def test_the_format_of_calls_is_determined_by_the_template(template: str, name: str) -> None:
     assert select_formats(template, ()).tool_calls == name
 
 
@@ -99,18 +99,18 @@ def test_calls_are_told_by_the_template(template: str, name: str) -> None:
         ("{{ messages }}", "none"),
     ],
 )
-def test_reasoning_is_told_by_the_template(template: str, name: str) -> None:
+def test_the_format_of_reasoning_is_determined_by_the_template(template: str, name: str) -> None:
     assert select_formats(template, ()).reasoning == name
 
 
-def test_the_vocabulary_tells_what_the_template_does_not() -> None:
+def test_the_vocabulary_determines_what_the_template_does_not() -> None:
     assert select_formats("", {"<think>", "<tool_call>"}) == Formats("think", "hermes")
     assert select_formats("", {"[TOOL_CALLS]", "[THINK]"}) == Formats("mistral", "mistral")
-    said = "[TOOL_CALLS]<seed:think>"
-    assert select_formats(said, {"<think>", "<tool_call>"}) == Formats("seed", "mistral")
+    template = "[TOOL_CALLS]<seed:think>"
+    assert select_formats(template, {"<think>", "<tool_call>"}) == Formats("seed", "mistral")
 
 
-def test_nothing_is_told_by_nothing() -> None:
+def test_nothing_is_determined_by_nothing() -> None:
     assert select_formats("", ()) == Formats("none", "auto")
     assert Formats() == ("none", "none")
 

@@ -1,4 +1,4 @@
-"""How whole answers are held: what stands around reasoning, content and calls."""
+"""How whole answers are constrained: what stands around reasoning, content and calls."""
 
 import json
 from typing import Any
@@ -59,10 +59,10 @@ def test_a_machine_knows_before_any_text_that_it_begins_within_reasoning(name: s
 
 
 @pytest.mark.parametrize("name", MARKED)
-@pytest.mark.parametrize("said", ["", "hm", "hm\n", "hm <thi", "a </"])
-def test_the_closing_ends_the_reasoning(name: str, said: str) -> None:
+@pytest.mark.parametrize("thought", ["", "hm", "hm\n", "hm <thi", "a </"])
+def test_the_closing_ends_the_reasoning(name: str, thought: str) -> None:
     machine = OutputParser(begun(name))
-    machine.feed(said)
+    machine.feed(thought)
     assert machine.in_reasoning
     closing = layout_for(name, "none").closing
     assert closing
@@ -119,7 +119,7 @@ def test_line_ends_may_follow_reasoning_that_the_prompt_has_ended(name: str) -> 
 
 
 @pytest.mark.parametrize(("name", "marks"), WRAPPED.items())
-def test_marks_around_the_answer_may_be_said(name: str, marks: tuple[str, str]) -> None:
+def test_marks_around_the_answer_may_be_generated(name: str, marks: tuple[str, str]) -> None:
     form = layout_for(name, "none")
     begin, end = marks
     text = f"\n{begin}\nyes\n{end}"
@@ -162,8 +162,8 @@ def test_calls_follow_reasoning(name: str, calls: str) -> None:
     output = OutputFormat(name, calls, begun(name).prompt_tail, TOOLS)
     for drawer, pieces in outputs((), spell, range(2)):
         parts = drawer.parts(output, pieces)
-        said = [each.text for each in parts if each.kind is PartKind.TOOL_ARGS]
-        assert [json.loads(each) for each in said] == [{}]
+        arguments = [each.text for each in parts if each.kind is PartKind.TOOL_ARGS]
+        assert [json.loads(each) for each in arguments] == [{}]
         assert not content(parts).strip()
 
 

@@ -1,4 +1,4 @@
-"""Outputs of channels that are held to something are read as just that."""
+"""Outputs of channels that are constrained to something are read as just that."""
 
 import json
 from collections.abc import Sequence
@@ -143,7 +143,7 @@ CASES = [(name, tail) for name, (_, _, tails) in FORMATS.items() for tail in (*t
 
 
 def cases(without: Sequence[str] = ()) -> pytest.MarkDecorator:
-    """Names of formats, and what the answer comes behind, reasoning but for some formats."""
+    """Names of formats, and what the answer follows, reasoning but for some formats."""
     known = [
         (name, tail)
         for name, tail in CASES
@@ -162,7 +162,7 @@ def parts_of(name: str, tail: str | None, drawer: Drawer, pieces: Sequence[Piece
     return drawer.parts(output, [*(before if tail is None else ()), *pieces])
 
 
-def said(parts: Sequence[Part], kind: PartKind) -> str:
+def joined(parts: Sequence[Part], kind: PartKind) -> str:
     return "".join(part.text for part in parts if part.kind is kind)
 
 
@@ -184,8 +184,8 @@ def test_an_answer_of_a_schema_is_read_as_the_value(name: str, tail: str | None)
     assert len(drawn) > len(SEEDS) // 2
     for drawer, pieces in drawn:
         parts = parts_of(name, tail, drawer, pieces)
-        jsonschema.validate(json.loads(said(parts, PartKind.CONTENT)), schema)
-        assert said(parts, PartKind.REASONING) == ("Hm" if tail is None else "")
+        jsonschema.validate(json.loads(joined(parts, PartKind.CONTENT)), schema)
+        assert joined(parts, PartKind.REASONING) == ("Hm" if tail is None else "")
         assert not any(part.kind is PartKind.TOOL_START for part in parts)
 
 
@@ -208,9 +208,9 @@ def test_calls_are_read_as_calls_of_declared_tools(
     counts = set()
     for drawer, pieces in drawn:
         parts = parts_of(name, tail, drawer, pieces)
-        assert not said(parts, PartKind.CONTENT).strip(), pieces
+        assert not joined(parts, PartKind.CONTENT).strip(), pieces
         if form != "ui_tars":
-            assert said(parts, PartKind.REASONING) == ("Hm" if tail is None else "")
+            assert joined(parts, PartKind.REASONING) == ("Hm" if tail is None else "")
         counts.add(check_calls(parts))
     assert 0 not in counts
     assert (max(counts) > 1) == (parallel and form != "harmony")
@@ -238,7 +238,7 @@ def test_a_name_that_is_not_read_back_is_refused(form: str) -> None:
     assert caught.value.param == "tools[0]"
 
 
-def test_the_computer_is_told_what_to_do_by_the_name_of_the_call() -> None:
+def test_the_action_of_the_computer_is_the_name_of_the_call() -> None:
     point = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
     properties = {"action": {"enum": ["click", "wait"]}, "point": point}
     schema = {"type": "object", "properties": properties, "required": ["action"]}
@@ -278,13 +278,13 @@ KIMI_SCHEMAS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("markers", [(), FORMATS["kimi_k3"][1]], ids=["text", "tokens"])
 @pytest.mark.parametrize("parameters", KIMI_SCHEMAS)
-def test_arguments_of_any_type_are_held(
+def test_arguments_of_any_type_are_constrained(
     parameters: dict[str, Any], markers: tuple[str, ...]
 ) -> None:
     assert check_drawn("kimi_k3", {"f": parameters}, markers)
 
 
-def test_an_integer_is_said_to_be_a_number() -> None:
+def test_an_integer_is_declared_to_be_a_number() -> None:
     tools = {"f": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}
 
     def call(kind: str, value: str) -> str:

@@ -91,7 +91,7 @@ def python(value: str, **schema: Any) -> bool:
     return takes("pythonic", tools, f"[f(a={value})]")
 
 
-def test_values_are_held_to_their_schema() -> None:
+def test_values_are_constrained_to_their_schema() -> None:
     assert python('"abc"', type="string", minLength=3, maxLength=3)
     assert python('"a\\nc"', type="string", minLength=3, maxLength=3)
     assert not python('"ab"', type="string", minLength=3)
@@ -106,7 +106,7 @@ def test_values_are_held_to_their_schema() -> None:
     assert not python("True", enum=['a"b', ["c"], 2, None])
 
 
-def test_lists_and_objects_are_held_to_their_schema() -> None:
+def test_lists_and_objects_are_constrained_to_their_schema() -> None:
     items = {"type": "integer"}
     assert python("[1, 2]", type="array", items=items, minItems=2, maxItems=2)
     assert not python("[1]", type="array", items=items, minItems=2)
@@ -135,7 +135,7 @@ def test_lists_and_objects_are_held_to_their_schema() -> None:
         (False, "no value"),
     ],
 )
-def test_a_schema_that_is_not_held_is_refused(schema: Any, why: str) -> None:
+def test_a_schema_that_is_not_enforced_is_refused(schema: Any, why: str) -> None:
     tools = {"f": {"properties": {"a": schema}, "required": ["a"]}}
     with pytest.raises(UnsupportedConstraint, match=why) as refused:
         spelled(Lark({}), "olmo3", tools)
@@ -155,7 +155,7 @@ def test_a_name_that_is_not_bare_is_quoted() -> None:
     assert takes("gemma4", tools, '<|tool_call>call:f{<|"|>a b<|"|>:<|"|>x<|"|>}<tool_call|>')
 
 
-def test_no_string_holds_what_ends_its_block() -> None:
+def test_no_string_contains_what_ends_its_block() -> None:
     tools = {"f": {"properties": {"a": TEXT, "e": {"enum": ["</function_calls>", "y"]}}}}
     text = "<function_calls>\nf({})\n</function_calls>"
     assert takes("olmo3", tools, text.format('a="</function_calls"'))

@@ -145,7 +145,7 @@ def test_parameters_that_are_no_plain_object_are_refused(
         ),
     ],
 )
-def test_a_schema_that_is_not_held_is_refused(schema: Any, why: str) -> None:
+def test_a_schema_that_is_not_enforced_is_refused(schema: Any, why: str) -> None:
     with pytest.raises(UnsupportedConstraint, match=why) as refused:
         spelled(Lark({}), "glm", {"f": {"properties": {"a": schema}}})
     assert refused.value.param == "tools.f"
@@ -220,10 +220,10 @@ def test_a_schema_is_taken_apart(schema: Any, flat: list[Any]) -> None:
     ],
 )
 def test_a_pattern_means_the_same(pattern: str, fits: list[str], others: list[str]) -> None:
-    (held,) = patterns_of({"pattern": pattern}, PLACE)
+    (converted,) = patterns_of({"pattern": pattern}, PLACE)
     drawer = Drawer()
     lark = drawer.lark()
-    grammar = lark.grammar(lark.text_of([Text((held,))]))
+    grammar = lark.grammar(lark.text_of([Text((converted,))]))
     assert not drawer.error(grammar), drawer.error(grammar)
     for text in fits:
         assert re.search(pattern, text)
@@ -248,7 +248,7 @@ def test_a_pattern_means_the_same(pattern: str, fits: list[str], others: list[st
         ("json-pointer", "/a~1b/0", "a"),
     ],
 )
-def test_a_format_is_held(form: str, fits: str, others: str) -> None:
+def test_a_format_is_enforced(form: str, fits: str, others: str) -> None:
     schema = {"type": "string", "format": form}
     assert glm(fits, schema)
     assert not glm(others, schema)
@@ -277,7 +277,7 @@ def json_takes(schema: Any, text: str) -> bool:
         {"type": "array", "items": {"$ref": "#/$defs/s"}, "$defs": {"s": TEXT}},
     ],
 )
-def test_no_string_in_json_holds_what_would_end_it(schema: Any) -> None:
+def test_no_string_in_json_contains_what_would_end_it(schema: Any) -> None:
     for text in ("", "a", "<", "</", "</a</a", "<<c<", "</cd", "<b", "x</a<c</", "</<b"):
         assert json_takes(schema, f'["{text}"]'), text
     for text in ("</ab", "x</by", "<</b", "</a</ab", "<c<cd", "</</b"):

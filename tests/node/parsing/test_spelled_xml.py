@@ -213,7 +213,7 @@ def test_a_text_that_would_be_read_as_the_end_of_a_value_is_not_written() -> Non
         assert not takes("qwen3_coder", tools, text.format(inner))
 
 
-def test_nested_tags_leave_json_for_what_they_cannot_say() -> None:
+def test_nested_tags_leave_json_for_what_they_cannot_express() -> None:
     tools = {
         "f": {
             "properties": {

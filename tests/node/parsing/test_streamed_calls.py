@@ -1,4 +1,4 @@
-"""Arguments that are told as they come: in pieces of the same JSON, however the output is cut."""
+"""Arguments streamed as generated: in pieces of the same JSON, however the output is cut."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ HELD: Mapping[str, str | tuple[str, ...]] = {
     "mistral": ("[TOOL_CALLS][{", "[TOOL_CALLS]{"),
     "xlam": "",
 }
-"""Formats, and what those of their spellings begin with that are told as a whole."""
+"""Formats, and what those of their spellings begin with that are returned as a whole."""
 JSON_ARGUMENTS = [
     r'{"path": "a.py", "text": "x = \"\u00e9\"\n\t\\ \ud83d\ude00 \/ \u2028"}',
     r'{"text": "\ud83d half \d+ C:\users \u12", "path": "\ude00"}',
@@ -77,7 +77,7 @@ TEXT_ARGUMENTS: list[dict[str, str]] = [
 
 
 class Streamed(NamedTuple):
-    """What came of an output."""
+    """What resulted from an output."""
 
     content: str
     calls: list[tuple[str, str]]
@@ -159,7 +159,7 @@ def test_the_pieces_are_the_same_json_wherever_the_output_is_cut(name: str, wire
 
 
 @pytest.mark.parametrize(("name", "wire"), SPELLINGS)
-def test_a_long_string_is_told_while_it_is_written(name: str, wire: str) -> None:
+def test_a_long_string_is_streamed_while_it_is_written(name: str, wire: str) -> None:
     for output in (each[2] for each in OUTPUTS if each[:2] == (name, wire)):
         if "return x" not in output:
             continue
@@ -178,11 +178,11 @@ def test_what_was_begun_is_never_text(name: str, wire: str) -> None:
             assert begun.error is None
             assert begun.content.strip() in ("", said(off, [output[:at]]).content)
             continue
-        ((tool, told),) = begun.calls
+        ((tool, arguments),) = begun.calls
         assert tool == "write"
-        assert whole.calls[0][1].startswith(told)
+        assert whole.calls[0][1].startswith(arguments)
         if begun.error is None:
-            assert told == whole.calls[0][1]
+            assert arguments == whole.calls[0][1]
             assert begun.content.strip() == said(off, [output[:at]]).content
         else:
             assert not begun.content.strip()
@@ -247,7 +247,7 @@ def written(text: str, path: str = "a") -> str:
     return f'<tool_call>{{"name": "write", "arguments": {arguments}}}</tool_call>'
 
 
-def test_a_call_that_was_made_before_is_told_once() -> None:
+def test_a_call_that_was_made_before_is_returned_once() -> None:
     calls = run(streaming("hermes"), written("x") + written("x") + written("y")).calls
     assert [json.loads(each[1])["text"] for each in calls] == ["x", "y"]
     swapped = (
@@ -260,7 +260,7 @@ def test_a_call_that_was_made_before_is_told_once() -> None:
     assert len(run(streaming("hermes"), empty + empty).calls) == 1
 
 
-def test_a_second_call_is_held_until_it_differs() -> None:
+def test_a_second_call_is_withheld_until_it_differs() -> None:
     def pieces(second: str) -> int:
         machine = OutputParser(streaming("hermes"))
         machine.feed(written("x" * 400))
@@ -271,7 +271,7 @@ def test_a_second_call_is_held_until_it_differs() -> None:
     assert pieces(written("y" * 400)) < 10
 
 
-def test_calls_in_reasoning_are_held_until_it_shows_that_they_count() -> None:
+def test_calls_in_reasoning_are_withheld_until_it_shows_that_they_count() -> None:
     form = msgspec.structs.replace(streaming("hermes"), reasoning="think", prompt_tail="<think>\n")
     machine = OutputParser(form)
     parts = [part for character in f"r {written('x')}" for part in machine.feed(character)]
@@ -280,7 +280,7 @@ def test_calls_in_reasoning_are_held_until_it_shows_that_they_count() -> None:
     assert kinds == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
 
 
-def test_calls_of_a_list_are_told_before_it_has_ended() -> None:
+def test_calls_of_a_list_are_returned_before_it_has_ended() -> None:
     ping = '{"name": "ping", "arguments": {}}'
     first = '{"name": "write", "arguments": {"text": "a"}}'
     for other in ("1]", f"{ping.replace('ping', 'open')}]", "x"):
@@ -292,7 +292,7 @@ def test_calls_of_a_list_are_told_before_it_has_ended() -> None:
     assert len(run(streaming("jamba"), f"<tool_calls>[{first}, {ping}]</tool_calls>").calls) == 2
 
 
-def test_text_before_a_call_in_its_tag_comes_before_it() -> None:
+def test_text_before_a_call_in_its_tag_precedes_it() -> None:
     output = (
         "<tool_call>I look.<function=write><parameter=text>a</parameter></function></tool_call>"
     )
@@ -303,7 +303,7 @@ def test_text_before_a_call_in_its_tag_comes_before_it() -> None:
     assert PartKind.CONTENT not in kinds[kinds.index(PartKind.TOOL_START) :]
 
 
-def test_the_first_call_ends_the_row_where_one_is_wanted() -> None:
+def test_the_first_call_ends_the_sequence_where_one_is_wanted() -> None:
     machine = OutputParser(streaming("hermes", parallel_calls=False))
     parts = machine.feed(written("x") + written("y"))
     assert [part.kind for part in parts] == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
@@ -311,7 +311,7 @@ def test_the_first_call_ends_the_row_where_one_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes", "glm", "kimi_k2"])
-def test_what_was_told_is_not_held(name: str) -> None:
+def test_what_was_streamed_is_not_buffered(name: str) -> None:
     wires: Mapping[str, str] = {each: wire for each, wire in ALL_JSON}
     begin = in_json(wires[name], "write", '{"text": "').partition('{"text": "')[0] + '{"text": "'
     machine = OutputParser(streaming(name))
@@ -321,5 +321,5 @@ def test_what_was_told_is_not_held(name: str) -> None:
     for _ in range(400):
         machine.feed("x" * 1000)
         assert len(machine.block_text) < 8192
-        # It is the same block: whoever holds it to a grammar does not look at it again.
+        # It is the same block: whoever constrains it by a grammar does not look at it again.
         assert machine.block_begin == at

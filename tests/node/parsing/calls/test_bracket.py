@@ -72,7 +72,7 @@ def test_auto_gives_a_block_to_a_format_that_can_read_it(text: str) -> None:
     assert read(text, tool_calls="auto") == Said("", "", (PINGED,))
     both = f'{text}[Calling tool: find({{"depth": 1}})]'
     calls = read(both, tool_calls="auto").calls
-    # Behind a call of Mistral nothing is told.
+    # Behind a call of Mistral nothing is returned.
     assert calls == (PINGED,) if "[TOOL_CALLS]" in text else (PINGED, ("find", {"depth": 1}))
 
 

@@ -218,7 +218,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("form", "text"), WRITTEN)
-def test_what_the_models_write_is_held(form: str, text: str) -> None:
+def test_the_grammar_accepts_what_the_models_write(form: str, text: str) -> None:
     pieces: list[Piece] = [(bytes([byte]), False) for byte in text.encode()]
     drawer = Drawer()
     lark = drawer.lark()

@@ -131,7 +131,7 @@ def test_a_tag_may_be_missing(text: str) -> None:
     )
 
 
-def test_what_is_said_in_the_tag_is_content() -> None:
+def test_text_in_the_tag_is_content() -> None:
     text = (
         "<tool_call>I look it up.\n<function=find><parameter=where>a</parameter></function> so "
         "</tool_call>\nDone."
@@ -142,13 +142,13 @@ def test_what_is_said_in_the_tag_is_content() -> None:
 
 
 def test_a_call_stands_behind_a_few_lines_in_the_tag() -> None:
-    said = "Let me check,\n\nif a < b:\n"
+    words = "Let me check,\n\nif a < b:\n"
     call = "<function=find><parameter=where>a</parameter></function></tool_call>"
     found = (("find", {"where": "a"}),)
-    assert read(f"<tool_call>{said}{call}", tool_calls="qwen3_coder") == Said(
-        said.strip(), calls=found
+    assert read(f"<tool_call>{words}{call}", tool_calls="qwen3_coder") == Said(
+        words.strip(), calls=found
     )
-    text = f"<tool_call>{said * 3}"
+    text = f"<tool_call>{words * 3}"
     assert read(text + call, tool_calls="qwen3_coder") == Said(text.strip(), calls=found)
     for text in ("the <tool_call> tag\nof <tool_call>", "<tool_call> and </tool_call>"):
         assert read(f"A {text}", tool_calls="qwen3_coder") == Said(f"A {text}")
@@ -256,7 +256,7 @@ def test_a_call_may_end_reasoning(block: str, thought: str) -> None:
     assert found == Said("", thought, (("find", {"where": "a"}),))
 
 
-def test_in_reasoning_a_tag_holds_nothing_behind_its_calls() -> None:
+def test_in_reasoning_a_tag_contains_nothing_behind_its_calls() -> None:
     call = "<function=find><parameter=where>a</parameter></function>"
     text = f"<tool_call>{call} so </tool_call>"
     found = read(f"{text}</think>", reasoning="think", tool_calls="qwen3_coder", tail="<think>")

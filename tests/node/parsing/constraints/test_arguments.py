@@ -111,6 +111,6 @@ def test_what_something_fits_stays_as_it_is() -> None:
     assert [each.name for each in arguments_of(tool)] == ["a", "b"]
 
 
-def test_a_schema_that_cannot_be_told_is_left_to_the_format() -> None:
+def test_a_schema_that_cannot_be_enforced_is_left_to_the_format() -> None:
     tool = ToolSchema("f", parameters({"not": {}}), param="tools")
     assert [each.name for each in arguments_of(tool)] == ["a", "b"]

@@ -1,4 +1,4 @@
-"""The pieces of a grammar mean what they say, whatever they hold."""
+"""The pieces of a grammar mean what they spell, whatever they contain."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ def test_a_text_is_exactly_that_text(text: str) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
-def test_any_text_is_held(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     drawer = Drawer(MARKERS)
     lark = drawer.lark()
     assert takes(lark.text(text), lark, drawer, text)
@@ -90,7 +90,7 @@ def test_text_goes_on_until_its_closer(closer: str) -> None:
 
 
 @pytest.mark.parametrize("closer", [">", "<|x|>", "\n<|x|>"])
-def test_what_is_drawn_holds_the_closer_once(closer: str) -> None:
+def test_what_is_drawn_contains_the_closer_once(closer: str) -> None:
     drawn = outputs(MARKERS, lambda lark: lark.until(closer), range(30))
     assert len(drawn) > 5
     for _, pieces in drawn:

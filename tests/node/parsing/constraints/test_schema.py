@@ -1,4 +1,4 @@
-"""Values drawn under a schema fit it; what could not be held is refused before."""
+"""Values drawn under a schema fit it; what could not be enforced is refused before."""
 
 import json
 from typing import Any
@@ -132,7 +132,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "reason"), REFUSED)
-def test_what_cannot_be_held_is_refused(schema: Any, reason: str) -> None:
+def test_what_cannot_be_enforced_is_refused(schema: Any, reason: str) -> None:
     with pytest.raises(UnsupportedConstraint, match=reason) as refused:
         Drawer().lark().json(schema, "text.format.schema")
     assert refused.value.param == "text.format.schema"
@@ -164,11 +164,11 @@ def test_long_chains_of_references_are_followed() -> None:
 def test_what_describes_is_left_out_but_not_properties_of_that_name() -> None:
     names = {"title": NULL, "description": NULL, "default": NULL, "not": NULL}
     schema = {"title": "T", "default": 1, "properties": names, "enum": [{"title": 1}]}
-    held = prepared_schema(schema, "p")
-    assert list(held["properties"]) == list(names)
-    assert held["enum"] == [{"title": 1}]
-    assert "title" not in held
-    assert "default" not in held
+    prepared = prepared_schema(schema, "p")
+    assert list(prepared["properties"]) == list(names)
+    assert prepared["enum"] == [{"title": 1}]
+    assert "title" not in prepared
+    assert "default" not in prepared
     assert "title" in schema
 
 
@@ -179,7 +179,7 @@ def test_keys_keep_their_order() -> None:
     assert list(json.loads(text_of(pieces))) == list(names)
 
 
-def test_white_space_comes_to_an_end() -> None:
+def test_white_space_is_limited() -> None:
     drawer = Drawer()
     lark = drawer.lark()
     grammar = lark.grammar(lark.json({"type": "array", "items": NULL}, "p"))
@@ -237,7 +237,7 @@ def test_bounds_far_out_are_drawn_nearer() -> None:
         {"type": "integer", "exclusiveMaximum": 10**19},
     ],
 )
-def test_an_integer_comes_to_an_end(schema: Any) -> None:
+def test_the_length_of_an_integer_is_limited(schema: Any) -> None:
     assert takes(schema, "1")
     assert takes(schema, "1234567890123456")
     assert not takes(schema, "1" * 20)

@@ -17,7 +17,7 @@ def command(text: str, tail: str = "") -> Said:
 
 
 @pytest.mark.parametrize("answer", ["RESPONSE", "TEXT"])
-def test_reasoning_and_answer_are_told_apart(answer: str) -> None:
+def test_reasoning_and_answer_are_distinguished(answer: str) -> None:
     text = f"Hm.{THINKING_END}\n<|START_{answer}|>So.<|END_{answer}|>"
     assert command(THINKING + text) == Said("So.", "Hm.")
     assert command(text, tail="<|CHATBOT_TOKEN|>" + THINKING) == Said("So.", "Hm.")

@@ -40,7 +40,7 @@ def test_ends_of_the_block_may_be_missing_and_its_begin_too() -> None:
     assert read("<｜DSML｜tool_calls>" + call, tool_calls="dsml") == expected
 
 
-def test_values_are_json_only_where_they_say_so() -> None:
+def test_values_are_json_only_where_they_are_marked_so() -> None:
     text = block(
         invoke(
             "find",

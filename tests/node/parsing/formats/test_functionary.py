@@ -22,7 +22,7 @@ def test_what_is_no_call_stays_text(form: str, text: str) -> None:
     assert read(text, tool_calls=form) == Said(text)
 
 
-def test_parts_to_somebody_are_told_apart() -> None:
+def test_parts_are_distinguished_by_their_recipient() -> None:
     text = 'all\nI look.>>>find\n{"where": "</function>"}>>>ping\n{}'
     expected = Said("I look.", "", CALLS)
     assert read(text, tool_calls="functionary_v32", tail="\n\n>>>") == expected
@@ -34,7 +34,7 @@ def test_a_prompt_of_a_shell_is_no_header() -> None:
     assert read("all\n" + text, tool_calls="functionary_v32", tail=">>>") == Said(text)
 
 
-def test_recipients_may_come_in_markers() -> None:
+def test_recipients_may_stand_in_markers() -> None:
     part = "<|from|>assistant\n<|recipient|>"
     text = f'{part}all\n<|content|>I look.\n{part}find\n<|content|>{{"depth": 1}}<|stop|>'
     assert read(text, tool_calls="functionary_v32") == Said(

@@ -84,7 +84,7 @@ def test_reads_what_small_models_write_in_its_place(text: str) -> None:
         '```tool_code\nfind(where="/a")\nping()',
     ],
 )
-def test_a_fence_may_hold_several_calls(text: str, form: str) -> None:
+def test_a_fence_may_contain_several_calls(text: str, form: str) -> None:
     calls = (("find", {"where": "/a"}), PINGED)
     assert read(f"So.\n{text}", tool_calls=form) == Said("So.", "", calls)
     other = text.replace("ping", "open")

@@ -134,6 +134,6 @@ def test_longcat_reasons_in_a_tag_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(("form", "prefix"), [("glm", ""), ("longcat", "longcat_")])
-def test_an_empty_tag_before_the_answer_says_nothing(form: str, prefix: str) -> None:
+def test_an_empty_tag_before_the_answer_is_no_text(form: str, prefix: str) -> None:
     text = f"<{prefix}tool_call>\n</{prefix}tool_call>\nHello"
     assert read(text, tool_calls=form) == Said("Hello")

@@ -40,7 +40,7 @@ def test_analysis_is_reasoning_and_final_is_the_answer() -> None:
         "<|channel|>commentary to=functions.find\n<|constrain|>json\n",
     ],
 )
-def test_a_call_is_told_wherever_its_recipient_stands(header: str) -> None:
+def test_a_call_is_returned_wherever_its_recipient_stands(header: str) -> None:
     assert harmony(header + CALL) == Said(calls=CALLS)
     assert harmony(analysis("Hm.") + header + CALL) == Said("", "Hm.", CALLS)
 
@@ -56,7 +56,7 @@ def test_calls_may_follow_each_other() -> None:
     assert harmony(text) == Said(calls=(*CALLS, ("ping", {})))
 
 
-def test_commentary_for_nobody_is_said_to_the_user() -> None:
+def test_commentary_without_a_recipient_is_content() -> None:
     preamble = "<|channel|>commentary<|message|>I look it up.<|end|>"
     text = f"{preamble}{START}<|channel|>commentary to=functions.find{CALL}"
     assert harmony(text) == Said("I look it up.", "", CALLS)
@@ -116,7 +116,7 @@ def test_reasoning_that_is_not_split_keeps_its_markers() -> None:
     )
 
 
-def test_without_tools_a_call_is_not_told_and_channels_are_read_all_the_same() -> None:
+def test_without_tools_a_call_is_not_returned_and_channels_are_read_all_the_same() -> None:
     call = "<|channel|>commentary to=functions.find" + CALL
     text = analysis("Hm.") + call
     found = read(text, reasoning="harmony", tool_calls="harmony", tail=START, tools={})
@@ -151,7 +151,7 @@ def test_a_stop_string_is_looked_for_in_the_answer_only() -> None:
     assert machine.stop == "."
 
 
-def test_arguments_come_as_the_model_wrote_them() -> None:
+def test_arguments_are_returned_as_the_model_wrote_them() -> None:
     text = '<|channel|>commentary to=functions.find<|message|>{"where":"x",  "depth":1}<|call|>'
     form = output_format(reasoning="harmony", tool_calls="harmony", tail=START)
     assert collect(form, text).calls[0].text == '{"where":"x",  "depth":1}'

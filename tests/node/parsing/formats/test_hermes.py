@@ -64,7 +64,7 @@ def test_reads_what_models_write_for_a_call(body: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("between", ["\n", ", ", ",\n"])
-def test_one_tag_may_hold_several_calls(between: str) -> None:
+def test_one_tag_may_contain_several_calls(between: str) -> None:
     bodies = ['{"name": "ping", "arguments": {}}', '{"name": "find", "arguments": {"depth": 1}}']
     expected = Said(calls=(("ping", {}), ("find", {"depth": 1})))
     joined = between.join(bodies)
@@ -104,7 +104,7 @@ def test_a_whole_call_behind_a_broken_one_is_read() -> None:
     )
 
 
-def test_an_empty_tag_before_the_answer_says_nothing() -> None:
+def test_an_empty_tag_before_the_answer_is_no_text() -> None:
     assert read("<tool_call>\n</tool_call>\nHello", tool_calls="hermes") == Said("Hello")
 
 

@@ -26,7 +26,7 @@ PING = "<tool_call~>ping<tool_sep~>\n</tool_call~>\n"
 
 
 @USUAL
-def test_reasoning_answer_and_calls_are_told_apart(suffix: str) -> None:
+def test_reasoning_answer_and_calls_are_distinguished(suffix: str) -> None:
     text = tagged(f"Hm.</think~>I look.<tool_calls~>\n{FIND}{PING}</tool_calls~>", suffix)
     expected = Said("I look.", "Hm.", CALLS)
     assert hy(text, tail=f"<think{suffix}>") == hy(f"<think{suffix}>{text}") == expected

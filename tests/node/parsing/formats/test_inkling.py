@@ -17,7 +17,7 @@ def thinking(text: str) -> str:
     return f"<|content_thinking|>{text}{END}{MODEL}"
 
 
-def test_blocks_are_told_apart() -> None:
+def test_blocks_are_distinguished() -> None:
     text = f"{thinking('Hm.')}<|content_text|>I look.{END}{MODEL}find{CALL}{END}"
     assert inkling(text) == inkling(text, tail="") == Said("I look.", "Hm.", CALLS)
 

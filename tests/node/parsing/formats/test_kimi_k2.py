@@ -43,13 +43,13 @@ def test_the_id_is_the_one_that_the_model_wrote() -> None:
     assert second.call_id.startswith("call_")
 
 
-def test_an_id_that_comes_again_is_replaced() -> None:
+def test_a_repeated_id_is_replaced() -> None:
     text = BEGIN + call("functions.find:0", '{"depth": 1}') + call("functions.find:0", "{}") + END
     first, second = collect(output_format(tool_calls="kimi_k2"), [text]).calls
     assert first.call_id == "functions.find:0" != second.call_id
 
 
-def test_names_keep_their_dots_and_may_come_without_a_namespace() -> None:
+def test_names_keep_their_dots_and_may_have_no_namespace() -> None:
     tools: Tools = {"fs.read": {}, "ping": {}}
     text = BEGIN + call("functions.fs.read:0", "{}") + call("ping:1", "{}") + END
     calls = read(text, tool_calls="kimi_k2", tools=tools).calls

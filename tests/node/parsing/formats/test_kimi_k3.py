@@ -24,7 +24,7 @@ def k3(text: str, tail: str = TAIL) -> Said:
     return read(text, reasoning="kimi_k3", tool_calls="kimi_k3", tail=tail)
 
 
-def test_reasoning_answer_and_calls_are_told_apart() -> None:
+def test_reasoning_answer_and_calls_are_distinguished() -> None:
     tools = tag("tools", call("find", argument("where", "x", "string")) + call("ping"))
     text = "Hm.<|close|>think<|sep|>" + tag("response", "I look.") + tools + END
     expected = Said("I look.", "Hm.", (("find", {"where": "x"}), ("ping", {})))
@@ -37,7 +37,7 @@ def test_an_answer_ends_reasoning_that_is_still_open() -> None:
     assert k3("So.<|close|>response<|sep|>", "<|open|>response<|sep|>") == Said("So.")
 
 
-def test_values_have_the_type_that_they_say() -> None:
+def test_values_have_the_type_that_they_declare() -> None:
     arguments = (
         argument("where", '"12" < 13\n', "string"),
         argument("depth", "2", "number"),
@@ -56,7 +56,7 @@ def test_values_have_the_type_that_they_say() -> None:
     }
 
 
-def test_arguments_may_come_as_one_object() -> None:
+def test_arguments_may_be_one_object() -> None:
     arguments = tag("json", '{"where": "x", "depth": 1}', ' type="object"')
     assert k3(tag("tools", call("find", arguments))).calls == (
         ("find", {"where": "x", "depth": 1}),

@@ -157,7 +157,7 @@ class TestM3:
         key = parameter.removeprefix(f"{N}<").split(">")[0]
         assert found == Said(calls=(("save", {key: value}),))
 
-    def test_a_string_may_hold_any_tags(self) -> None:
+    def test_a_string_may_contain_any_tags(self) -> None:
         value = f"<where>\n</where></invoke> {N}<x> é"
         text = m3_block(m3("find", tag("where", value)))
         assert read(text, tool_calls="minimax_m3") == Said(calls=(("find", {"where": value}),))
@@ -175,7 +175,7 @@ class TestM3:
     def test_what_is_no_whole_call_of_a_declared_tool_is_text(self, text: str) -> None:
         assert read(text, tool_calls="minimax_m3") == Said(text.strip())
 
-    def test_an_empty_block_before_the_answer_says_nothing(self) -> None:
+    def test_an_empty_block_before_the_answer_is_no_text(self) -> None:
         assert read(m3_block() + "Hello", tool_calls="minimax_m3") == Said("Hello")
 
     @pytest.mark.parametrize(

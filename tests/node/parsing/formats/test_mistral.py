@@ -36,7 +36,7 @@ def test_keeps_the_ids_that_the_model_gave() -> None:
 
 
 @pytest.mark.parametrize("behind", [" I am looking", ', "junk"', "]", ""])
-def test_what_is_said_behind_a_call_is_not_told(behind: str) -> None:
+def test_text_behind_a_call_is_not_returned(behind: str) -> None:
     text = f'[TOOL_CALLS][{{"name": "ping", "arguments": {{}}}}, "junk"]{behind}'
     assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
     text = f'[TOOL_CALLS]{{"name": "ping", "arguments": {{}}}}{behind}'
@@ -57,7 +57,7 @@ def test_the_end_of_a_list_may_be_missing() -> None:
     assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
 
 
-def test_what_is_not_told_is_not_kept_either() -> None:
+def test_what_is_not_returned_is_not_buffered_either() -> None:
     form = output_format(tool_calls="mistral")
     pieces = ["[TOOL_CALLS]ping{}", *["word " * 1000] * 40, "[TOOL_CALLS]find{}"]
     assert [call.name for call in collect(form, pieces).calls] == ["ping", "find"]

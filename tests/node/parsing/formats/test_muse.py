@@ -19,7 +19,7 @@ def block(name: str, *parameters: tuple[str, str]) -> str:
     return f"<atem:function_calls>\n{invoke}</atem:function_calls>"
 
 
-def test_messages_to_self_to_the_user_and_to_a_tool_are_told_apart() -> None:
+def test_messages_to_self_to_the_user_and_to_a_tool_are_distinguished() -> None:
     text = (
         f" to=self<|message|>Hm.<|eom|>{START} to=user<|message|>I look.<|eom|>"
         f"{START} to=find<|message|>{block('find', ('where', ' x '), ('depth', '2'))}<|eom|>"
@@ -29,7 +29,7 @@ def test_messages_to_self_to_the_user_and_to_a_tool_are_told_apart() -> None:
     assert muse(text) == muse(text, tail="") == expected
 
 
-def test_a_block_that_is_said_to_the_user_is_no_call() -> None:
+def test_a_block_in_a_message_to_the_user_is_no_call() -> None:
     text = "Write it so:\n" + block("find", ("where", "x"))
     assert muse(f" to=user<|message|>{text}<|eot|>") == Said(text)
 

@@ -111,7 +111,7 @@ def read_once(text: str, name: str) -> Said:
     return said(output_format(tool_calls=name), (text,))
 
 
-def test_a_bare_list_may_hold_quotes_that_were_not_escaped() -> None:
+def test_a_bare_list_may_contain_quotes_that_were_not_escaped() -> None:
     found = read("[find(where='echo 'a' 'b'')]", tool_calls="lfm2")
     assert found.calls == (("find", {"where": "echo 'a' 'b'"}),)
 

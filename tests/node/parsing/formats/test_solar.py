@@ -14,7 +14,7 @@ def call(call_id: str, name: str, arguments: str) -> str:
     return f"{head}<|tool_call:args|>{arguments}<|tool_call:end|>"
 
 
-def test_reasoning_answer_and_calls_are_told_apart() -> None:
+def test_reasoning_answer_and_calls_are_distinguished() -> None:
     calls = call("k3v9", "find", '{"where": "x"}') + call("k4v9", "ping", "{}")
     thought = "<|think|>Hm.<|end|>"
     assert solar(f"{thought}{BEGIN}<|content|>So.<|end|>") == Said("So.", "Hm.")

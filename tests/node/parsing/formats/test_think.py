@@ -26,7 +26,7 @@ PINGED: tuple[tuple[str, Any], ...] = (("ping", {}),)
         ("<think>an old one</think>b<|user|>c<|assistant|><think>", "a</think>c", Said("c", "a")),
     ],
 )
-def test_the_prompt_tells_where_reasoning_begins(tail: str, text: str, expected: Said) -> None:
+def test_the_prompt_determines_where_reasoning_begins(tail: str, text: str, expected: Said) -> None:
     assert read(text, reasoning="think", tail=tail) == expected
 
 
@@ -118,7 +118,7 @@ def test_some_models_begin_within_reasoning_by_themselves(
     assert read(text, reasoning="always_think", tail=tail) == expected
 
 
-def test_mixed_reasoning_comes_again_in_either_spelling() -> None:
+def test_mixed_reasoning_may_begin_again_in_either_spelling() -> None:
     text = "<thinking>a</thinking>b\n<think>c</think>\nd"
     found = read(text, reasoning="mixed_think")
     assert (found.content.split(), found.reasoning.split()) == (["b", "d"], ["ac"])

@@ -49,7 +49,7 @@ def test_what_does_not_count_is_passed_over() -> None:
     assert find(markers, "<b>x", refused=0) == (4, "")
 
 
-def test_nothing_is_held_at_the_end() -> None:
+def test_nothing_is_withheld_at_the_end() -> None:
     assert find(Markers(["<b>"]), "a<b", ended=True) == (3, "")
 
 
@@ -59,7 +59,7 @@ def test_looks_only_within_its_bounds() -> None:
     assert markers.find("a<b>", 0, 3, ended=True, counts=lambda at, marker: True) == (3, "")
 
 
-def test_without_markers_nothing_is_found_or_held() -> None:
+def test_without_markers_nothing_is_found_or_withheld() -> None:
     assert find(Markers([]), "<b>") == (3, "")
     assert find(Markers([""]), "<b>") == (3, "")
 

@@ -1,4 +1,4 @@
-"""The reading of text that comes in pieces; each reading is also cut anywhere."""
+"""The reading of text that arrives in pieces; each reading is also cut anywhere."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ Grammar = Callable[[Source, list[Any]], Step[None]]
 
 
 class Notes:
-    """A sink that notes what it is told."""
+    """A sink that notes what it is sent."""
 
     def __init__(self, names: tuple[str, ...] = ("f",)) -> None:
         self.names = names
@@ -93,7 +93,7 @@ def read(grammar: Grammar, text: str) -> list[Any]:
 
 
 def noting(reading: Callable[[Source], Step[Any]]) -> Grammar:
-    """Notes what was read, or that nothing could be, and then tells the rest."""
+    """Notes what was read, or that nothing could be, and then emits the rest."""
 
     def grammar(source: Source, notes: list[Any]) -> Step[None]:
         def block() -> Step[None]:
@@ -106,7 +106,7 @@ def noting(reading: Callable[[Source], Step[Any]]) -> Grammar:
     return grammar
 
 
-def said(text: str) -> list[Any]:
+def content(text: str) -> list[Any]:
     return [[CONTENT, text]] if text else []
 
 
@@ -115,30 +115,30 @@ class TestWhatIsRead:
         ("text", "found", "rest"),
         [("abc", "ab", "c"), ("ab", "ab", ""), ("ac", "a", "c"), ("bc", "", "bc"), ("", "", "")],
     )
-    def test_the_longest_literal_that_comes(self, text: str, found: str, rest: str) -> None:
-        assert read(noting(lambda s: s.accept("a", "ab")), text) == [found, *said(rest)]
+    def test_the_longest_literal_that_follows(self, text: str, found: str, rest: str) -> None:
+        assert read(noting(lambda s: s.accept("a", "ab")), text) == [found, *content(rest)]
 
-    def test_an_expected_literal_has_to_come(self) -> None:
-        assert read(noting(lambda s: s.expect("ab")), "abc") == ["ab", *said("c")]
-        assert read(noting(lambda s: s.expect("ab")), "acb") == ["malformed", *said("acb")]
-        assert read(noting(lambda s: s.expect("ab")), "a") == ["malformed", *said("a")]
+    def test_an_expected_literal_has_to_follow(self) -> None:
+        assert read(noting(lambda s: s.expect("ab")), "abc") == ["ab", *content("c")]
+        assert read(noting(lambda s: s.expect("ab")), "acb") == ["malformed", *content("acb")]
+        assert read(noting(lambda s: s.expect("ab")), "a") == ["malformed", *content("a")]
 
     def test_characters_ahead_stay(self) -> None:
-        assert read(noting(lambda s: s.peek(2)), "abc") == ["ab", *said("abc")]
-        assert read(noting(lambda s: s.peek(9)), "abc") == ["abc", *said("abc")]
+        assert read(noting(lambda s: s.peek(2)), "abc") == ["ab", *content("abc")]
+        assert read(noting(lambda s: s.peek(9)), "abc") == ["abc", *content("abc")]
 
     def test_characters_in_a_row(self) -> None:
         digits = re.compile("[0-9]*")
-        assert read(noting(lambda s: s.run(digits)), "12a3") == ["12", *said("a3")]
-        assert read(noting(lambda s: s.run(digits)), "a") == ["", *said("a")]
-        assert read(noting(lambda s: s.space()), " \n\tx ") == [" \n\t", *said("x ")]
+        assert read(noting(lambda s: s.run(digits)), "12a3") == ["12", *content("a3")]
+        assert read(noting(lambda s: s.run(digits)), "a") == ["", *content("a")]
+        assert read(noting(lambda s: s.space()), " \n\tx ") == [" \n\t", *content("x ")]
 
     def test_text_up_to_a_marker(self) -> None:
         assert read(noting(lambda s: s.capture("<b>", "<bc>")), "a<b<bc>d") == [
             ("a<b", "<bc>"),
-            *said("d"),
+            *content("d"),
         ]
-        assert read(noting(lambda s: s.capture("<b>")), "a<b") == ["malformed", *said("a<b")]
+        assert read(noting(lambda s: s.capture("<b>")), "a<b") == ["malformed", *content("a<b")]
         assert read(noting(lambda s: s.capture("<b>", at_end=True)), "a<b") == [("a<b", "")]
 
     @pytest.mark.parametrize(
@@ -153,11 +153,11 @@ class TestWhatIsRead:
         ],
     )
     def test_json_up_to_its_end(self, json: str) -> None:
-        assert read(noting(lambda s: s.json()), json + "}]") == [json, *said("}]")]
+        assert read(noting(lambda s: s.json()), json + "}]") == [json, *content("}]")]
 
     @pytest.mark.parametrize("text", ['{"a": 1', '{"a": "}', '"a\\', "1", "null", "", " {}", "{]"])
     def test_what_is_no_whole_json_value_is_malformed(self, text: str) -> None:
-        assert read(noting(lambda s: s.json_value()), text) == ["malformed", *said(text)]
+        assert read(noting(lambda s: s.json_value()), text) == ["malformed", *content(text)]
 
     def test_the_first_reading_that_can_be_read(self) -> None:
         def first(source: Source) -> Step[None]:
@@ -174,7 +174,7 @@ class TestWhatIsRead:
 
         assert read(noting(either), "ab") == [[CONTENT, "first"], None]
         assert read(noting(either), "ac") == [[CONTENT, "second"], None]
-        assert read(noting(either), "ad") == ["malformed", *said("ad")]
+        assert read(noting(either), "ad") == ["malformed", *content("ad")]
 
     def test_what_may_be_missing_is_given_back(self) -> None:
         def reading(source: Source) -> Step[Any]:
@@ -185,11 +185,11 @@ class TestWhatIsRead:
             yield from source.space()
             return (yield from source.expect("ab"))
 
-        assert read(noting(reading), " abc") == [("ab", "c"), *said("c")]
-        assert read(noting(reading), " ac") == [(None, " a"), *said(" ac")]
+        assert read(noting(reading), " abc") == [("ab", "c"), *content("c")]
+        assert read(noting(reading), " ac") == [(None, " a"), *content(" ac")]
 
     @pytest.mark.parametrize("way", ["maybe", "either"])
-    def test_what_was_told_of_a_call_is_not_read_otherwise(self, way: str) -> None:
+    def test_what_was_emitted_of_a_call_is_not_read_otherwise(self, way: str) -> None:
         def reading(source: Source) -> Step[None]:
             yield from source.space()
             source.calls.open("f").begin_member("a")
@@ -209,13 +209,13 @@ class TestWhatIsRead:
         with pytest.raises(OutputEnded):
             read(grammar, "< so")
 
-    def test_the_end_is_known_once_it_has_come(self) -> None:
+    def test_the_end_is_known_once_it_is_reached(self) -> None:
         def reading(source: Source) -> Step[bool]:
             yield from source.space()
             return source.at_end
 
         assert read(noting(reading), "  ") == [True]
-        assert read(noting(reading), " a") == [False, *said("a")]
+        assert read(noting(reading), " a") == [False, *content("a")]
 
 
 MARKS = Markers(["<", "((", ")"])
@@ -241,7 +241,7 @@ def block(source: Source) -> Step[None]:
 
 
 class TestBlocks:
-    def test_text_between_markers_is_told_at_once(self) -> None:
+    def test_text_between_markers_is_emitted_at_once(self) -> None:
         assert read(blocks, "a((b)c") == [
             *([CONTENT, "a"], "((", [REASONING, "b"], ")"),
             [CONTENT, "c"],
@@ -253,7 +253,7 @@ class TestBlocks:
         next(steps)
         assert sink.notes == [[CONTENT, "abc "]]
 
-    def test_a_call_is_told_and_its_text_is_not(self) -> None:
+    def test_a_call_is_emitted_and_its_text_is_not(self) -> None:
         assert read(blocks, "a<f>b") == [
             *([CONTENT, "a"], "<", ("f", {}), True),
             [CONTENT, "b"],
@@ -261,9 +261,9 @@ class TestBlocks:
 
     @pytest.mark.parametrize("text", ["<", "<f", "<f?>", "<g>", "< f>"])
     def test_a_block_that_is_none_is_text(self, text: str) -> None:
-        assert read(blocks, text) == ["<", [CONTENT, "<"], False, *said(text[1:])]
+        assert read(blocks, text) == ["<", [CONTENT, "<"], False, *content(text[1:])]
 
-    def test_what_follows_a_call_that_was_told_is_read_anew(self) -> None:
+    def test_what_follows_a_call_that_was_emitted_is_read_anew(self) -> None:
         assert read(blocks, "<f,?<f>") == [
             *("<", ("f", {}), True, [CONTENT, "?"]),
             *("<", ("f", {}), True),
@@ -294,7 +294,7 @@ class TestBlocks:
         assert read_in([f"<{name}>", " "])[1][0] == name
         assert read_in([f"<{name}f", "> "])[1] == [CONTENT, f"<{name}f"]
 
-    def test_calls_that_are_kept_are_told_later_or_never(self) -> None:
+    def test_calls_that_are_kept_are_emitted_later_or_never(self) -> None:
         def kept(source: Source, notes: list[Any]) -> Step[None]:
             def reading() -> Step[None]:
                 yield from source.expect("<")

@@ -37,7 +37,7 @@ def test_finds_the_stop_string_that_ends_first(
     assert match(stops, *pieces) == expected
 
 
-def test_holds_back_only_what_could_begin_a_stop_string() -> None:
+def test_withholds_only_what_could_begin_a_stop_string() -> None:
     matcher = StopMatcher(("END",))
     assert matcher.feed("one E") == ("one ", False)
     assert matcher.feed("x") == ("Ex", False)

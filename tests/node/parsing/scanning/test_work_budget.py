@@ -33,8 +33,8 @@ MOST_STEPS = 10
 """Function calls that a character may take, all together."""
 
 HELD_STEPS, TOLD_STEPS = 42, 66
-"""Function calls that a piece of a long argument may take, where it is held and where it is told as
-it comes; text takes 42."""
+"""Function calls that a piece of a long argument may take, where it is buffered and where it is
+streamed; text takes 42."""
 LONG_CALLS = [
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "'),
     ("kimi_k2", '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "'),
@@ -74,7 +74,7 @@ OUTPUTS = [
         "<think>" + repeated("<tool_call>f<arg_key>a</arg_key><arg_value>x</arg_value>"),
     ),
 ]
-"""(reasoning, calls, what a model may say)."""
+"""(reasoning, calls, what a model may generate)."""
 
 
 def reread(form: OutputFormat, pieces: Iterable[str]) -> int:
@@ -150,7 +150,7 @@ def test_a_piece_of_a_long_argument_takes_few_steps(tool_calls: str, begin: str)
         assert counts[len(counts) // 2] <= most
 
 
-def test_calls_behind_what_was_read_in_vain_are_still_told() -> None:
+def test_calls_behind_what_was_read_in_vain_are_still_returned() -> None:
     machine = OutputParser(OutputFormat("none", "hermes", tools=TOOLS))
     vain = '<tool_call>{"name": "g", "arguments": {"a": "' + "x" * (LONGEST_BLOCK - 100)
     parts = [*machine.feed(f'{vain}"}}}}</tool_call>' * 3 + CALL.format(1)), *machine.finish()]
@@ -158,13 +158,13 @@ def test_calls_behind_what_was_read_in_vain_are_still_told() -> None:
 
 
 def test_behind_too_many_blocks_that_were_none_there_are_no_more() -> None:
-    def told(refused: int) -> list[str]:
+    def calls_behind(refused: int) -> list[str]:
         machine = OutputParser(OutputFormat("none", "hermes", tools=TOOLS))
         parts = [*machine.feed("<tool_call>x " * refused + CALL.format(1)), *machine.finish()]
         return [part.name for part in parts if part.kind is PartKind.TOOL_START]
 
-    assert told(MOST_REJECTED - 1) == ["f"]
-    assert told(MOST_REJECTED) == []
+    assert calls_behind(MOST_REJECTED - 1) == ["f"]
+    assert calls_behind(MOST_REJECTED) == []
 
 
 def test_the_budget_is_one_of_characters_and_of_blocks() -> None:

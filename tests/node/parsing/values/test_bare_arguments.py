@@ -1,4 +1,4 @@
-"""What bare text in tags says, by one rule for all formats."""
+"""What bare text in tags means, by one rule for all formats."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_one_of_some_values_may_be_quoted(name: str, wire: tuple[str, str]) -> N
     assert edited(name, wire, path="a.py", mode='"none"') == {"path": "a.py", "mode": '"none"'}
 
 
-def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
+def test_a_tag_that_is_marked_as_text_has_it_as_it_stands() -> None:
     source = Source(PartCollector(output_format(tools=TOOLS), StopMatcher(()), ""), TOOLS)
     call = source.calls.open("edit")
     arguments = BareArguments(call)
@@ -81,8 +81,8 @@ def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
     arguments.close()
     source.calls.keep_back()
     call.end()
-    (told,) = source.calls.take_kept()
-    assert told.arguments == '{"old": "\\"a\\"", "any": "b", "line": "x", "note": null}'
+    (kept,) = source.calls.take_kept()
+    assert kept.arguments == '{"old": "\\"a\\"", "any": "b", "line": "x", "note": null}'
 
 
 @pytest.mark.parametrize(
