@@ -82,13 +82,13 @@ def test_another_database_than_sqlite_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["router", "node.cli"])
-def test_a_bind_to_the_network_needs_a_word_of_consent(tmp_path: Path, module: str) -> None:
+def test_a_bind_to_the_network_needs_consent(tmp_path: Path, module: str) -> None:
     done = run_cli(module, tmp_path, "serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 2
     assert "--allow-plain-http" in one_line(done.stderr)
 
 
-def test_a_wrong_address_a_wrong_token_and_a_taken_name_have_their_own_sentences(
+def test_a_wrong_address_a_wrong_token_and_a_taken_name_have_their_own_messages(
     tmp_path: Path,
 ) -> None:
     with fleet(tmp_path, {}) as (front, agents):

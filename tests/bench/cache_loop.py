@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def filled_caches(layout: CacheLayout, tokens: int) -> Caches:
-    """Caches of one row of so many tokens, of noise: no forward is needed for their speed."""
+    """Caches of one sequence of so many tokens, of noise: no forward is needed for their speed."""
     caches = layout.new_caches()
     for cache in flatten(caches):
         shape = (1, *_heads_and_width(layout, tokens))

@@ -1,4 +1,4 @@
-"""What control over one row's output costs: the mask, and the tax on the rows beside it."""
+"""What control over one sequence's output costs: the mask, and the tax on those beside it."""
 
 import json
 import subprocess

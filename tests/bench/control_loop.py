@@ -1,4 +1,4 @@
-"""Steps of one batch of our engine in a process of its own: 8 plain rows, or 7 beside another.
+"""Steps of one batch of our engine in a process of its own: 8 plain sequences, or 7 beside another.
 
 `python -m tests.bench.control_loop FOLDER ROUNDS STEPS` prints one JSON object: seconds of a step
 by kind of the eighth row, one value a round, and the host's seconds for each mask.
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _step_s(engine: TextEngine, options: dict[str, Any], steps: int, number: int) -> float:
-    """Median seconds of a decode step of 7 plain rows and one with these options."""
+    """Median seconds of a decode step of 7 plain sequences and one with these options."""
     for row in range(ROWS):
         tokens = tuple(range(1000 + 100 * number + row, 1000 + 100 * number + row + PROMPT_TOKENS))
         own = options if row == ROWS - 1 else {}

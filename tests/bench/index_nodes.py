@@ -49,13 +49,13 @@ async def serve(nodes: int, entries: int) -> None:
         assert found is not None
         number = int(found[1])
         status = NodeStatus(PROTOCOL_VERSION, f"n{number}", "i", "0", "scripted", "", 1, 0, ())
-        beat = encode_event(StatusEvent(status)) + b"\n"
-        writer.write(_HEAD + beat)
+        heartbeat = encode_event(StatusEvent(status)) + b"\n"
+        writer.write(_HEAD + heartbeat)
         for line in lines[number]:
             writer.write(line)
             await writer.drain()
         while not writer.is_closing():
-            writer.write(beat)
+            writer.write(heartbeat)
             await asyncio.sleep(HEARTBEAT_S)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)

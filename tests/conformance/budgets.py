@@ -15,7 +15,7 @@ _TOOL_CALLS = "none"
 
 
 def check_budgets() -> Result:
-    """Each reasoning format, rows of different budgets in each batch."""
+    """Each reasoning format, sequences of different budgets in each batch."""
     return with_random_model(_check)
 
 

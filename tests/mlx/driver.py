@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def make_spec(folder: Path, **options: Any) -> EngineSpec:
-    """What an engine of the folder is started with: 4 rows, and memory for all that a test does."""
+    """The spec of an engine of the folder: 4 sequences, and memory for all that a test does."""
     spec = EngineSpec(
         engine="text",
         model="m",
@@ -115,7 +115,7 @@ class Driver:
     ) -> None:
         self.rows: dict[str, Row] = {}
         self.outputs: dict[str, list[int]] = {}
-        """Token ids of each row, an end token included."""
+        """Token ids of each sequence, an end token included."""
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._thread = ThreadPoolExecutor(1)
         chosen = make_spec(folder) if spec is None else spec
@@ -172,7 +172,7 @@ class Driver:
         return reply
 
     def row(self, uid: str) -> EngineRow:
-        """The row inside the engine."""
+        """The sequence inside the engine."""
         return next(row for row in self.engine._rows() if row.uid == uid)
 
     def step(self) -> list[Delta]:
@@ -190,7 +190,7 @@ class Driver:
         return deltas[-1] if deltas else None
 
     def run(self) -> dict[str, Row]:
-        """Steps until all rows have ended."""
+        """Steps until all sequences have ended."""
         while any(row.finish is None for row in self.rows.values()):
             self.step()
         return self.rows
@@ -241,12 +241,12 @@ class Driver:
         assert_alike(left, right, logits_at, drawn if sampling.temperature else picked, near)
 
     def alone(self, prompt: str | tuple[int, ...], *args: Any, **options: Any) -> Row:
-        """The row that the prompt gives with nothing beside it."""
+        """The sequence that the prompt gives with nothing beside it."""
         self.submit("alone", prompt, *args, **options)
         self.run()
         return self.rows.pop("alone")
 
 
 def place(uid: str, choice: int) -> str:
-    """Where a driver has the row of a choice."""
+    """Where a driver has the sequence of a choice."""
     return f"{uid}#{choice}" if choice else uid

@@ -118,7 +118,7 @@ def test_every_kind_of_model_counts_its_bytes(kind: Path) -> None:
         engine.call(lambda: churn.run(60, leave_open=6))
         stats = engine.call(engine.engine.stats)
         assert stats.stored_kv_bytes <= STORED_BYTES
-        # A recurrent state or window that both a row and an entry hold is counted with both.
+        # A recurrent state or window that both a sequence and an entry hold is counted with both.
         both = engine.call(lambda: settled(engine)) - start
         assert reported_bytes(stats) - stats.live_kv_bytes <= both * 1.01
         assert both <= reported_bytes(stats) * 1.05 + SURPLUS_BYTES
@@ -153,7 +153,7 @@ SAMPLING = (
 def test_sequences_that_outgrow_the_lease_are_preempted_and_generate_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two rows of 100 tokens and such an answer take a step of the cache each; then they grow on.
+    # Two sequences of 100 tokens and such an answer take a step of the cache each; then they grow.
     monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 100)
     folder = make_kind(name, tmp_path / name)
     prompts = {f"{number}": prompt(100, number) for number in range(3)}

@@ -82,10 +82,10 @@ def test_the_prompt_counts_once_and_the_output_of_all_choices(tiny: Path) -> Non
         reply = engine.submit("n", prompt(100, 1), WARM, max_tokens=9, choices=3)
         assert reply == Accepted("n", 100, 99)
         rows = engine.run()
-        rows_of_n = [rows[place("n", choice)] for choice in range(3)]
-        (usage,) = [row.usage for row in rows_of_n if row.usage is not None]
+        choice_rows = [rows[place("n", choice)] for choice in range(3)]
+        (usage,) = [row.usage for row in choice_rows if row.usage is not None]
         assert (usage.prompt_tokens, usage.cached_tokens) == (100, 99)
-        assert usage.completion_tokens == sum(row.token_count for row in rows_of_n)
+        assert usage.completion_tokens == sum(row.token_count for row in choice_rows)
         stats = engine.call(engine.engine.stats)
         assert stats.cached_tokens == 99
 
@@ -119,9 +119,9 @@ def test_a_cancel_ends_all_choices(tiny: Path, phase: str) -> None:
         last = engine.cancel("n")
         assert last is not None and last.is_last
         assert last.usage is not None and last.usage.prompt_tokens == 300
-        rows_of_n = [engine.rows[place("n", choice)] for choice in range(3)]
-        assert {row.finish for row in rows_of_n} == {FinishReason.CANCELLED}
-        assert last.usage.completion_tokens == sum(row.token_count for row in rows_of_n)
+        choice_rows = [engine.rows[place("n", choice)] for choice in range(3)]
+        assert {row.finish for row in choice_rows} == {FinishReason.CANCELLED}
+        assert last.usage.completion_tokens == sum(row.token_count for row in choice_rows)
         engine.run()
         stats = engine.call(engine.engine.stats)
         assert (stats.waiting_rows, stats.prefilling_rows, stats.decoding_rows) == (0, 0, 0)
@@ -172,10 +172,10 @@ def test_choices_without_room_wait_for_it_and_generate_the_same(tiny: Path, room
         assert_choices(engine, "n", prompt(100, 1), expected)
 
 
-def test_a_choice_that_gives_way_goes_on_later_and_the_others_at_once(
+def test_a_choice_that_is_preempted_goes_on_later_and_the_others_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Two rows of 230 tokens and such an answer take a step of the cache each; then they grow on.
+    # Two sequences of 230 tokens and such an answer take a step of the cache each; then they grow.
     monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 10)
     folder = make_tiny(tmp_path / "short", max_position_embeddings=300)
     with Driver(folder, change=endless) as engine:

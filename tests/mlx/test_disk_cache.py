@@ -1,4 +1,4 @@
-"""Under which name the KV of a model lies on disk, over the lives of its engines."""
+"""Under which name the KV of a model lies on disk, over the runs of its engines."""
 
 import os
 import shutil
@@ -30,8 +30,8 @@ def spec_of(model: Path) -> EngineSpec:
     return make_spec(model, disk=DiskCache(kv_folder, max_bytes=1 << 30))
 
 
-def live(model: Path) -> int:
-    """One life of an engine, in which it gets the same prompt; how much of it was cached."""
+def run_engine(model: Path) -> int:
+    """One run of an engine, in which it gets the same prompt; how much of it was cached."""
     with Driver(model, spec=spec_of(model)) as engine:
         usage = engine.alone(PROMPT, max_tokens=4).usage
         assert usage is not None
@@ -42,39 +42,39 @@ def folders(model: Path) -> set[str]:
     return {path.name for path in (model.parent / "kv").iterdir()} - {digests.DIGESTS_FOLDER}
 
 
-def test_the_next_life_finds_what_a_new_model_left(
+def test_the_next_run_finds_what_a_new_model_left(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert live(model) == 0
+    assert run_engine(model) == 0
     (first,) = folders(model)
     assert first.startswith("new-")
     monkeypatch.setattr(digests, "sha256_of", None)
     for _ in range(2):
-        assert live(model) == 99
+        assert run_engine(model) == 99
         (named,) = folders(model)
         assert len(named) == 32
 
 
 @pytest.mark.parametrize("share", [0.1, 0.37, 0.5, 0.9, 1.0])
 def test_weights_with_one_other_byte_anywhere_meet_no_old_kv(model: Path, share: float) -> None:
-    assert live(model) == 0
-    assert live(model) == 99
+    assert run_engine(model) == 0
+    assert run_engine(model) == 99
     weights = model / "model.safetensors"
     stat = weights.stat()
     data = bytearray(weights.read_bytes())
     data[int(share * (len(data) - 1))] ^= 1
     weights.write_bytes(data)
     os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert live(model) == 0
-    assert live(model) == 99
+    assert run_engine(model) == 0
+    assert run_engine(model) == 99
     assert len(folders(model)) == 2
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_another_config_or_tokenizer_meets_no_old_kv(model: Path, name: str) -> None:
-    assert live(model) == 0
+    assert run_engine(model) == 0
     (model / name).write_text((model / name).read_text() + "\n")
-    assert live(model) == 0
+    assert run_engine(model) == 0
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ def test_neither_load_nor_end_wait_for_the_weights_to_be_hashed(
     hashing.set()
 
 
-def test_a_life_that_is_killed_while_it_hashes_leaves_no_trouble(
+def test_a_run_that_is_killed_while_it_hashes_leaves_no_trouble(
     model: Path, hashing: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_cache.Naming, "sweep", lambda naming: None)
-    assert live(model) == 0
+    assert run_engine(model) == 0
     hashing.set()
     monkeypatch.setattr(disk_cache, "NAMING_S", 60.0)
-    assert live(model) == 0
-    assert live(model) == 99
+    assert run_engine(model) == 0
+    assert run_engine(model) == 99

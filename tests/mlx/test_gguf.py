@@ -302,7 +302,7 @@ def test_the_factors_are_those_that_mlx_lm_computes() -> None:
         ({"tokenizer__ggml__merges": ["h z"]}, "merge"),
     ],
 )
-def test_refuses_with_a_sentence_and_leaves_nothing(
+def test_refuses_with_a_message_and_leaves_nothing(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(GgufError, match=sentence):
@@ -326,7 +326,7 @@ def test_names_a_quantization_that_it_cannot_read(tmp_path: Path) -> None:
         GgufFile(tmp_path / "model.gguf")
 
 
-def test_every_cut_of_the_header_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_every_cut_of_the_header_is_refused_with_a_message(tmp_path: Path) -> None:
     data = gguf_bytes({"a": "b", "c": ["d", "e"], "f": 1.0}, {"t": ("F32", (4, 8), bytes(128))})
     file = tmp_path / "model.gguf"
     for length in range(len(data)):

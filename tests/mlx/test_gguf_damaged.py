@@ -87,7 +87,7 @@ def test_whatever_a_number_is_the_config_is_possible_or_there_is_an_error(
     st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=9))),
     st.integers(0, len(WHOLE)),
 )
-def test_whatever_bytes_are_changed_or_lost_the_tensors_lie_in_the_file_or_there_is_a_sentence(
+def test_whatever_bytes_are_changed_or_lost_the_tensors_lie_in_the_file_or_it_is_an_error(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], length: int
 ) -> None:
     data = bytearray(WHOLE)

@@ -90,7 +90,7 @@ def test_a_restored_sequence_continues_with_the_same_tokens(subject: Subject, cu
     caches = subject.layout.new_caches()
     subject.feed(caches, [tokens[:cut]])
     span, snapshot = keep(subject, caches, cut)
-    # The row goes on, which must not change what was kept.
+    # The sequence goes on, which must not change what was kept.
     subject.answer(tokens[cut:], ANSWER, caches)
     for _ in range(2):
         again = subject.layout.restore([(span, 0, cut)], snapshot, cut)

@@ -1,4 +1,4 @@
-"""Log probabilities are those of the distribution that was sampled from, and cost other rows
+"""Log probabilities are those of the distribution that was sampled from, and cost other sequences
 nothing."""
 
 import math
@@ -22,7 +22,7 @@ BATCH = mx.array(LOGITS[None].astype(np.float32))
 
 
 def likeliest(params: SamplingParams, count: int) -> tuple[int, DeviceLogprobs]:
-    """What one row draws, and could have drawn."""
+    """What one sequence draws, and could have drawn."""
     sampler = BatchSampler([RowSampling.of(params, count)], VOCAB_SIZE)
     tokens, ((places, found),) = sampler.sample(BATCH)
     assert places == [0]

@@ -139,7 +139,7 @@ def lose_a_shard(folder: Path) -> None:
         (lose_a_shard, "lacks model-00002.safetensors"),
     ],
 )
-def test_refuses_a_spoilt_folder_with_a_sentence(
+def test_refuses_a_damaged_folder_with_a_message(
     folder: Path, spoil: Callable[[Path], None], reason: str
 ) -> None:
     spoil(folder)

@@ -37,7 +37,7 @@ def test_a_model_that_takes_no_padding_at_all_is_logged_and_gets_none(
 
 
 class _Odd:
-    """A network that runs one row at a time."""
+    """A network that runs one sequence at a time."""
 
     def __init__(self, network: Any) -> None:
         self._network = network

@@ -1,4 +1,4 @@
-"""Rows whose KV is quantized while they run: a batch gives each row what it gives alone."""
+"""Sequences whose KV is quantized while they run: in a batch each gives what it gives alone."""
 
 from collections.abc import Callable
 from typing import Any

@@ -95,7 +95,7 @@ def test_warm_equals_cold_at_every_cut(kind: Path) -> None:
 def test_an_exact_repeat_computes_the_last_token_only(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.ask("first", BASE)
-        # What a restored row writes must not reach what is stored.
+        # What a restored sequence writes must not reach what is stored.
         for number in range(3):
             assert engine.ask(f"again {number}", BASE) == len(BASE) - 1
 

@@ -1,4 +1,4 @@
-"""How a row begins and ends: validation, end tokens, limits, stop strings, cancels, faults."""
+"""How a sequence begins and ends: validation, end tokens, limits, stop strings, cancels, faults."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_a_stop_string_ends_the_sequence_before_its_text(
         assert row.text == text[: text.index(stop)]
         assert row.finish is FinishReason.STOP
         assert row.usage is not None
-        # The next row must find the batch in order.
+        # The next sequence must find the batch in order.
         assert engine.alone("Q", max_tokens=None).text == text
 
 
@@ -156,7 +156,7 @@ def test_the_start_of_a_stop_string_that_is_never_completed_is_text(tiny: Path) 
         ((5,), 4, SamplingParams(logit_bias=((-1, 1.0),)), "logit_bias"),
     ],
 )
-def test_refuses_with_a_sentence_what_it_cannot_run(
+def test_refuses_with_a_message_what_it_cannot_run(
     tiny: Path, tokens: tuple[int, ...], limit: int, sampling: SamplingParams, param: str
 ) -> None:
     with Driver(tiny) as engine:
@@ -280,7 +280,7 @@ def test_buffers_go_back_in_the_first_idle_step_after_a_failed_one(
 
 
 ROW_BYTES = 256 * 512
-"""KV of one row of up to 256 tokens: 2 layers, keys and values of 2 heads of 16 numbers."""
+"""KV of one sequence of up to 256 tokens: 2 layers, keys and values of 2 heads of 16 numbers."""
 
 
 def inside(engine: Driver) -> list[str]:
@@ -332,7 +332,7 @@ def test_a_prompt_that_never_fits_in_memory_is_refused(tiny: Path) -> None:
         assert refused.overflow == Overflow(CONTEXT_TOKENS, CONTEXT_TOKENS)
         engine.submit("b", (5,) * 500, max_tokens=None)
         row = engine.run()["b"]
-        # Its own KV ends the row where the memory ends.
+        # Its own KV ends the sequence where the memory ends.
         assert (row.token_count, row.finish) == (12, FinishReason.LENGTH)
 
 

@@ -61,7 +61,7 @@ def test_the_node_id_stays_and_the_instance_is_new(tmp_path: Path) -> None:
         ({"kv_disk_bytes": 1 << 60}, "lower --kv-disk-size"),
     ],
 )
-def test_wrong_settings_stop_the_start_with_a_sentence(
+def test_wrong_settings_stop_the_start_with_a_message(
     tmp_path: Path, changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(StartError, match=words):

@@ -163,7 +163,7 @@ main(sys.argv[1:])
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_the_base_install_reports_in_one_sentence_what_is_missing(
+def test_the_base_install_reports_in_one_line_what_is_missing(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     command = [sys.executable, "-c", WITHOUT_EXTRA, *arguments, "--home", str(tmp_path)]

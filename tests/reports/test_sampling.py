@@ -64,7 +64,7 @@ def test_requests_of_unlike_temperatures_run_together(engine: Driver) -> None:
 
 def test_the_first_token_too_is_picked_by_the_requests_settings(engine: Driver) -> None:
     wanted = 77
-    # Beside a row that runs already, whose settings are others.
+    # Beside a sequence that runs already, whose settings are others.
     engine.submit("running", PROMPT, sampling(temperature=1.0), max_tokens=100)
     engine.steps_until("running", 3)
     engine.submit("new", PROMPT, sampling(temperature=0, logit_bias={wanted: 100}), max_tokens=3)

@@ -456,7 +456,7 @@ async def test_who_orders_a_load_is_not_refused_for_the_last_ones_failure(
         assert len(tries) == 2
 
 
-async def test_a_running_agent_goes_on_with_its_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_agent_resumes_its_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = asyncio.Event()
     monkeypatch.setattr(agent_module, "REFRESH_S", 0.0)
     monkeypatch.setattr(Pulls, "retry_due", lambda pulls: looked.set())

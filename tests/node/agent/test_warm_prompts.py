@@ -33,7 +33,7 @@ def test_a_file_is_a_json_list_or_an_object_a_line(tmp_path: Path) -> None:
         ("{}", "request 1: A warm prompt has either messages or a prompt"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_one_sentence(
+def test_what_is_wrong_with_a_file_is_one_message(
     tmp_path: Path, content: str | None, words: str
 ) -> None:
     file = tmp_path / "warm"

@@ -29,7 +29,7 @@ def importer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(subprocess, "Popen", start)
 
 
-def test_repeats_the_importers_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeats_the_importers_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importer(monkeypatch, """print('{"fraction": 0.5}'); print('{"error": "Bad."}'); exit(1)""")
     with pytest.raises(ImportFailed, match="Bad"):
         import_model(tmp_path, Import(Path("a.gguf"), "tiny"))

@@ -256,7 +256,7 @@ def test_a_models_folder_that_is_none_stops_the_start_with_one_line(tmp_path: Pa
     assert err == f"node-agent: {tmp_path}/models cannot be read: Not a directory.\n"
 
 
-def test_a_standard_input_that_is_closed_already_is_one_sentence(
+def test_a_standard_input_that_is_closed_already_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)

@@ -123,7 +123,7 @@ def playing(hub: PlayedHub) -> Iterator[str]:
         server.server_close()
 
 
-async def test_a_pull_killed_in_the_middle_goes_on_by_itself_at_the_next_start(
+async def test_a_pull_killed_in_the_middle_is_resumed_by_itself_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models, hub = tmp_path / "models", PlayedHub(stalls=threading.Event())

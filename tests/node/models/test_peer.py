@@ -98,7 +98,7 @@ def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
     ]
 
 
-def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
+def test_a_copy_is_resumed_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
     with playing(PlayedPeer(cut_at=100_000)) as peer:
         with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*resumes the pull"):
             copy(peer, tmp_path)
@@ -164,7 +164,7 @@ def test_an_answer_from_another_byte_is_not_written(tmp_path: Path) -> None:
         copy(peer, tmp_path)
 
 
-def test_a_peer_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+def test_a_peer_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PeerFailed, match="stopped delivering"):
         copy(PlayedPeer(url="http://127.0.0.1:9"), tmp_path)
 

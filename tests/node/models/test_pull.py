@@ -106,7 +106,7 @@ def test_a_model_that_is_there_is_not_pulled_again(tmp_path: Path) -> None:
     assert hub.downloads == 1
 
 
-def test_an_interrupted_pull_is_not_served_and_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_pull_is_not_served_and_is_resumed(tmp_path: Path) -> None:
     hub, store = ScriptedHub(), ModelStore(tmp_path)
     hub.download_error = DownloadError("It was cut.")
     with pytest.raises(DownloadError, match="cut"):
@@ -178,7 +178,7 @@ def caused_by(cause: Exception) -> Exception:
         (ConnectionError("refused"), "cannot be pulled: refused", False),
     ],
 )
-def test_the_hubs_errors_become_sentences(
+def test_the_hubs_errors_become_messages(
     tmp_path: Path, error: object, sentence: str, *, is_final: bool
 ) -> None:
     hub = ScriptedHub()
@@ -223,7 +223,7 @@ def test_another_revision_is_refused_and_the_same_is_not_pulled_again(tmp_path: 
     assert hub.downloads == 1
 
 
-def test_an_interrupted_pull_is_not_gone_on_with_by_another_model(tmp_path: Path) -> None:
+def test_an_interrupted_pull_is_not_resumed_by_another_model(tmp_path: Path) -> None:
     hub, store = ScriptedHub(), ModelStore(tmp_path)
     hub.download_error = DownloadError("It was cut.")
     with pytest.raises(DownloadError, match="cut"):
@@ -259,7 +259,7 @@ def test_a_peer_is_used_before_the_hub_and_its_hashes_are_kept(tmp_path: Path) -
     assert Manifests(tmp_path).of(entry, lambda: True) == manifest(PEER_FILES)
 
 
-def test_the_hub_goes_on_where_a_peer_fails(tmp_path: Path) -> None:
+def test_the_hub_resumes_where_a_peer_fails(tmp_path: Path) -> None:
     hub, store = ScriptedHub(PEER_FILES), ModelStore(tmp_path)
     with playing(PlayedPeer(files=dict(PEER_FILES), cut_at=5000)) as peer:
         entry = pull(from_peer(peer, repo_id="org/tiny"), store, quiet, lambda: hub)
@@ -288,7 +288,7 @@ def test_the_hub_does_not_go_on_with_what_it_may_not_have(
     assert unfinished(tmp_path) == []
 
 
-def test_a_copy_from_a_peer_goes_on_with_nothing_else(tmp_path: Path) -> None:
+def test_a_copy_from_a_peer_is_resumed_from_nothing_else(tmp_path: Path) -> None:
     store = ModelStore(tmp_path)
     with playing(PlayedPeer(files=dict(PEER_FILES), cut_at=5000)) as peer:
         with pytest.raises(DownloadError):
@@ -317,7 +317,7 @@ def test_the_hubs_unfinished_pulls_report_their_commit(tmp_path: Path) -> None:
     assert (begun.name, begun.repo_id, begun.commit) == ("mine", "org/tiny", "c0ffee")
 
 
-def test_without_the_hubs_library_the_sentence_names_the_extra(
+def test_without_the_hubs_library_the_message_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "node.models.huggingface", None)

@@ -109,7 +109,7 @@ async def test_a_pull_that_fails_reports_why_and_resumes_when_commanded_again(
     await world.pulls.close()
 
 
-async def test_a_pull_whose_process_is_killed_goes_on(tmp_path: Path) -> None:
+async def test_a_pull_whose_process_is_killed_is_resumed(tmp_path: Path) -> None:
     world, go_on = World(tmp_path), threading.Event()
     own = psutil.Process()
     others = set(own.children())
@@ -244,7 +244,7 @@ async def test_a_pull_that_waits_for_its_next_try_ends_when_it_is_cancelled_or_r
     assert not pulls.is_running("m")
 
 
-async def test_a_router_goes_on_with_nothing_that_is_cancelled_or_that_it_need_not_go_on_with(
+async def test_a_router_resumes_no_pull_that_is_cancelled_or_that_it_need_not_resume(
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path)
@@ -264,7 +264,7 @@ async def test_a_router_goes_on_with_nothing_that_is_cancelled_or_that_it_need_n
     assert not (tmp_path / "org--tiny").exists()
 
 
-async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
+async def test_a_start_resumes_the_hubs_pulls_and_waits_with_the_peers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
@@ -302,7 +302,7 @@ async def test_a_pull_from_nowhere_or_under_no_name_is_refused(tmp_path: Path) -
     assert world.pulls.statuses() == ()
 
 
-async def test_a_hub_that_cannot_be_reached_is_reported_in_a_sentence(
+async def test_a_hub_that_cannot_be_reached_is_reported_as_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")

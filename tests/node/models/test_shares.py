@@ -52,7 +52,7 @@ async def test_a_ticket_expires_after_its_last_use(tmp_path: Path) -> None:
         shares.file(first.ticket, entry.name, "config.json")
 
 
-async def test_what_cannot_be_copied_is_a_sentence(tmp_path: Path) -> None:
+async def test_what_cannot_be_copied_is_an_error(tmp_path: Path) -> None:
     shares = Shares(ModelStore(tmp_path))
     scripted = ModelEntry("scripted", Path(), 0, None, 0)
     with pytest.raises(BadRequest, match="no files"):

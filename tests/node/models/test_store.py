@@ -93,7 +93,7 @@ def test_reads_context_and_kv_size_from_the_config(
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "\xff"])
-def test_a_broken_config_is_named_in_one_sentence(tmp_path: Path, text: str) -> None:
+def test_a_broken_config_is_named_in_one_message(tmp_path: Path, text: str) -> None:
     folder = make_model(tmp_path / "m")
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(NotAModel, match=r"config\.json"):
@@ -333,7 +333,7 @@ def test_a_folder_that_nobody_may_look_into_is_broken(
     assert each.reason == "shut cannot be read: [Errno 13] Permission denied: 'shut'."
 
 
-def test_a_store_that_is_no_folder_is_one_sentence(tmp_path: Path) -> None:
+def test_a_store_that_is_no_folder_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
     with pytest.raises(StartError, match=r"models cannot be read: Not a directory\.$"):
         ModelStore(tmp_path / "models").list()
