@@ -31,7 +31,7 @@ def ask(front: Router, path: str, body: dict[str, Any]) -> httpx.Response:
 
 
 def entries(front: Router) -> float:
-    """How many prefixes the router knows its node to hold."""
+    """How many prefixes the router knows its node to have cached."""
     text = httpx.get(front.url + "/metrics", headers=admin(front), timeout=TIMEOUT_S).text
     found = re.search(r"^mlx_fleet_prefix_index_entries\{.*\} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0

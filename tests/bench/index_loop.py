@@ -29,7 +29,7 @@ _PROBE_S = 0.001
 
 
 async def rebuild(url: str, nodes: int, entries: int, index: PrefixIndex) -> dict[str, float]:
-    """Follows nodes until all that they hold is known."""
+    """Follows nodes until all that they have cached is known."""
     watcher = Watcher(Fleet(), Ledger(Origins("bench", b"")), index)
     gc.collect()
     process = psutil.Process()

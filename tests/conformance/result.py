@@ -12,6 +12,6 @@ class Result:
     failing: list[str] = field(default_factory=list)
     """One line for each case that failed: its id and what differs."""
     skipped: str | None = None
-    """A sentence."""
+    """A message."""
     notes: list[str] = field(default_factory=list)
     """Lines to print that are no failures."""

@@ -81,7 +81,7 @@ class PlayedEngine:
         self.work_tokens = 0
         self.stats: EngineStats | None = None
         self.broken = None
-        """Its last word, which it does not have when it dies."""
+        """Its last message, which it does not have when it dies."""
         self._rows: set[asyncio.Future[None]] = set()
         self._on_died = on_died
 

@@ -1,5 +1,5 @@
 """A router that looks after the models of a played node: its lifecycle and its view of the fleet as
-they are, over words that come late, and a registry that forgets."""
+they are, over reports that arrive late, and a registry that forgets."""
 
 from __future__ import annotations
 

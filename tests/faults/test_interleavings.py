@@ -97,7 +97,7 @@ class World:
             await self.node.unload(order)
 
     async def unload_stale(self) -> None:
-        """A word from before, of any load that there was."""
+        """A stale command, of any load that there was."""
         loads = sorted(self.node.witness.generations)[-4:] or [1]
         order = Order(self.model, self.chance.choice(loads), self.chance.choice((0.0, 5.0)))
         with contextlib.suppress(NodeError):

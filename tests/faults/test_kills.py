@@ -355,7 +355,7 @@ async def test_an_engine_killed_during_a_drain_ends_it(front: Front) -> None:
 
 @dataclass
 class Peer:
-    """A node agent that holds back the end of the weights that another one copies from it."""
+    """A node agent that withholds the end of the weights that another one copies from it."""
 
     node: ScriptedNode
     go_on: asyncio.Event

@@ -1,4 +1,4 @@
-"""Import of GGUF files: exact tensors, exact tokens, and one sentence for what cannot be right."""
+"""Import of GGUF files: exact tensors, exact tokens, and one message for what cannot be right."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""GGUF files with impossible contents: one sentence, no memory, and never another error."""
+"""GGUF files with impossible contents: one message, no memory, and never another error."""
 
 import struct
 from pathlib import Path

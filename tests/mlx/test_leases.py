@@ -1,4 +1,4 @@
-"""Two real engines under one budget: what each holds, what it gives back, what its disk keeps."""
+"""Two real engines under one budget: what each uses, what it gives back, what its disk keeps."""
 
 import asyncio
 import contextlib

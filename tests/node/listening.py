@@ -95,7 +95,7 @@ class Listener:
         await asyncio.wait({self.task})
 
     def predicted(self, messages: Conversation, salt: str = "") -> int:
-        """Tokens of the deepest position that the node holds."""
+        """Tokens of the deepest position that the node has cached."""
         body = self.body_of(messages)
         chain = self.chainer.chain(read_fields(body), PATH, self.model, salt=salt)
         assert chain is not None

@@ -1,4 +1,4 @@
-"""A very long prompt holds up nobody: neither a stream that runs, nor /health."""
+"""A very long prompt delays nobody: neither a stream that runs, nor /health."""
 
 import asyncio
 import contextlib

@@ -349,7 +349,7 @@ async def test_a_failure_is_one_event_in_a_stream_that_has_begun(tmp_path: Path)
             *_, last = data_of(streamed.text)
             failed = last["response"] if dialect == "responses" else last
             assert failed["error"]["message"] == whole.json()["error"]["message"]
-            # No word of an end behind it, and none that it went well.
+            # No end behind it, and nothing that reports success.
             for word in ("[DONE]", '"finish_reason":"', "message_stop", "response.completed"):
                 assert word not in streamed.text
 

@@ -28,7 +28,7 @@ class Missing(Exception):
 
 
 def installed() -> Path:
-    """The folder with the clients' commands. Raises `Missing` with a sentence, and
+    """The folder with the clients' commands. Raises `Missing` with a message, and
     `CalledProcessError` where they cannot be installed."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:

@@ -1,4 +1,4 @@
-"""What a router that listens knows of a node's prefixes: what the node holds."""
+"""What a router that listens knows of a node's prefixes: what the node has cached."""
 
 import asyncio
 import random

@@ -88,7 +88,7 @@ def test_serves_keeps_its_token_to_itself_and_ends_with_its_parent(tmp_path: Pat
             with client.stream(
                 "GET", "/fleet/events", headers={"x-fleet-protocol": str(PROTOCOL_VERSION)}
             ) as events:
-                # An event stream must not hold the shutdown up.
+                # An event stream must not delay the shutdown.
                 assert events.status_code == 200
                 assert process.stdin is not None
                 process.stdin.close()

@@ -1,4 +1,4 @@
-"""What attention holds while a prompt is prefilled, from configs as they are published."""
+"""What attention allocates while a prompt is prefilled, from configs as they are published."""
 
 from typing import Any
 

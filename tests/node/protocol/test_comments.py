@@ -1,4 +1,4 @@
-"""The words that fill the silence of streams."""
+"""The comments that fill the silence of streams."""
 
 from node.protocol.comments import loading, waiting_for
 

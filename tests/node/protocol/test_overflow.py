@@ -1,4 +1,4 @@
-"""The sentences by which clients know that a prompt is too long."""
+"""The messages by which clients know that a prompt is too long."""
 
 import re
 
