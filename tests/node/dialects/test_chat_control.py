@@ -134,7 +134,7 @@ def test_a_choice_of_the_other_form_without_effect_is_accepted() -> None:
 # --- formats ---------------------------------------------------------------------------------
 
 
-def test_a_format_goes_together_with_tools_forced_or_free() -> None:
+def test_a_format_may_be_combined_with_tools_forced_or_free() -> None:
     constraint = Constraint(ConstraintKind.JSON_OBJECT, "response_format")
     json_object = {"type": "json_object"}
     assert chat(tools=TOOLS, response_format=json_object).constraint == constraint

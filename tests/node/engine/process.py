@@ -95,7 +95,7 @@ class EngineProcess:
         return self.end()
 
     def end(self) -> tuple[int, str]:
-        """Reads until the process hangs up, and waits for its end."""
+        """Reads until the process closes its connection, and waits for its end."""
         for _ in self._reports:
             pass
         self._link.close()

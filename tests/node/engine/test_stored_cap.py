@@ -34,7 +34,7 @@ def test_without_pressure_the_lease_alone_counts() -> None:
     assert engine.cap.is_unlimited and engine.cap.due_s() is None
 
 
-def test_while_memory_is_short_a_quarter_goes_at_once_and_then_in_each_step() -> None:
+def test_while_memory_is_short_a_quarter_is_cut_at_once_and_then_in_each_step() -> None:
     engine = Engine(800)
     caps = series(engine, (SOFT, 0), (SOFT, STEP_S - 1), (SOFT, 1), (SOFT, STEP_S), (SOFT, 1))
     assert caps == [600, 600, 450, 337, 337]

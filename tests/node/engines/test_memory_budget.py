@@ -60,7 +60,7 @@ def test_shares_nine_tenths_of_what_is_left_as_stored_kv() -> None:
     assert stored(budget, "b") == [630]
 
 
-def test_what_one_may_not_have_goes_to_the_others() -> None:
+def test_what_one_may_not_have_is_leased_to_the_others() -> None:
     budget = Budget(1000)
     for key, limit in (("a", 100), ("b", None), ("c", 0)):
         budget.admit(key, fixed(0), limit)
@@ -137,7 +137,7 @@ class Engine:
 
 
 class World:
-    """A budget with engines, whose sum is looked at after each change."""
+    """A budget with engines, whose sum is checked after each change."""
 
     def __init__(self, total_bytes: int) -> None:
         self.budget = Budget(total_bytes)
@@ -169,7 +169,7 @@ class World:
         await self.leases.settle()
 
 
-async def test_a_second_load_waits_until_the_first_engine_has_given_back() -> None:
+async def test_a_second_load_waits_until_the_first_engine_has_returned_memory() -> None:
     world = World(1000)
     await world.load("a", 100)
     assert world.stored == {"a": 810}

@@ -38,7 +38,7 @@ def test_a_little_more_than_the_threshold_is_no_calm(available: int, level: Pres
     assert gauge.level is level
 
 
-def test_takes_the_kernels_word_where_it_has_one() -> None:
+def test_uses_the_level_of_the_kernel_where_there_is_one() -> None:
     gauge = PressureGauge(100)
     assert gauge.feed(MemoryReading(kernel_level=1)) is NONE
     assert gauge.feed(MemoryReading(kernel_level=2)) is SOFT

@@ -15,13 +15,13 @@ def test_a_model_may_be_idle_for_an_hour_where_nothing_is_set() -> None:
     assert residency_policy().of("m") == Residency(pinned=False, keep_alive_s=3600.0)
 
 
-def test_a_models_own_keep_alive_goes_before_the_one_for_all() -> None:
+def test_a_models_own_keep_alive_overrides_the_one_for_all() -> None:
     residency = residency_policy(keep_alives=(("m", None), ("", 60.0)))
     assert residency.of("m").keep_alive_s is None
     assert residency.of("n").keep_alive_s == 60.0
 
 
-def test_a_routers_keep_alive_goes_before_the_settings() -> None:
+def test_a_routers_keep_alive_overrides_the_settings() -> None:
     residency = residency_policy(keep_alives=(("m", None),))
     residency.set(Policies("r", {"m": ModelPolicy(keep_alive_s=5.0)}))
     assert residency.of("m").keep_alive_s == 5.0

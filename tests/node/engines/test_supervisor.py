@@ -126,7 +126,7 @@ async def test_a_load_that_nobody_waits_for_any_more_is_cancelled(
         assert it.supervisor.budget.leased_bytes == 0
 
 
-async def test_a_model_whose_folder_is_another_one_now_keeps_its_engine_until_it_leaves(
+async def test_a_model_whose_folder_is_another_one_now_keeps_its_engine_until_it_is_unloaded(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old, new = (ModelEntry("a", tmp_path / name, GIB, 100, 0) for name in ("old", "new"))
@@ -167,7 +167,7 @@ async def test_an_older_look_at_the_disk_never_replaces_a_newer_one(
         assert it.supervisor.names() == ["new"]
 
 
-async def test_a_load_goes_on_for_a_client_that_tries_again() -> None:
+async def test_a_load_continues_for_a_client_that_retries() -> None:
     async with world(Script(load_delay_s=0.1)) as it:
         only = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)

@@ -53,11 +53,11 @@ def test_the_agent_follows_the_swap_rule(case: SwapCase) -> None:
     assert (found.unload, found.closed) == (case.unload, frozenset(case.closed))
 
 
-def test_what_fits_is_loaded_and_nobody_leaves() -> None:
+def test_what_fits_is_loaded_and_nothing_is_unloaded() -> None:
     assert step(50, [resident("a")], [AwaitedModel("b", 4, 50.0)]) == SwapDecision(load="b")
 
 
-def test_an_idle_model_leaves_for_another_one_once_its_residency_is_over() -> None:
+def test_an_idle_model_is_unloaded_for_another_one_once_its_residency_is_over() -> None:
     awaited = [AwaitedModel("b", 6, 10.0)]
     assert step(10, [resident("a")], awaited) == SwapDecision(blocked=B, next_s=30.0)
     assert step(30, [resident("a")], awaited) == SwapDecision(unload=("a",))
@@ -120,12 +120,12 @@ def test_a_model_larger_than_the_limit_is_hopeless_and_delays_no_other() -> None
     assert (found.hopeless, found.load) == (("b",), None)
 
 
-def test_what_is_on_its_way_out_is_waited_for_and_nothing_more_leaves() -> None:
+def test_what_is_being_unloaded_is_waited_for_and_nothing_more_is_unloaded() -> None:
     found = step(99, [resident("a", memory=4)], [AwaitedModel("b", 6, 0.0)], unloading_bytes=6)
     assert (found.load, found.unload) == (None, ())
 
 
-def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_needed() -> None:
+def test_a_load_that_nobody_waits_for_continues_for_a_while_unless_its_room_is_needed() -> None:
     loading = [LoadingModel("a", 6, 10.0)]
     assert step(10, loading=loading) == SwapDecision(next_s=10.0 + ABANDONED_S)
     assert step(10.0 + ABANDONED_S, loading=loading) == SwapDecision(cancel=("a",))
@@ -133,7 +133,7 @@ def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_nee
     assert step(10, [], [AwaitedModel("b", 6, 10.0)], loading, unloading_bytes=2).cancel == ("a",)
 
 
-def test_a_load_that_nobody_waits_for_goes_on_where_engines_that_end_leave_enough_room() -> None:
+def test_a_load_that_nobody_waits_for_continues_where_engines_that_end_free_enough_memory() -> None:
     found = step(
         10, [], [AwaitedModel("b", 6, 10.0)], [LoadingModel("a", 4, 10.0)], unloading_bytes=6
     )

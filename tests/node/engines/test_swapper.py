@@ -34,7 +34,7 @@ async def test_who_waits_gets_the_room_of_a_model_that_is_pinned_no_more() -> No
             late.cancel()
 
 
-async def test_an_idle_model_leaves_for_another_one_and_is_not_missed_by_the_budget() -> None:
+async def test_an_idle_model_is_unloaded_for_another_one_and_its_memory_is_leased_again() -> None:
     async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
         first = await it.touch("a")
         second = await it.touch("b")
@@ -132,7 +132,7 @@ async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_gets_an_
         assert it.supervisor.status()[0].state is ModelState.READY
 
 
-async def test_the_load_of_a_pinned_model_goes_on_though_nobody_waits_for_it(
+async def test_the_load_of_a_pinned_model_continues_though_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(swap_policy, "ABANDONED_S", 0.0)

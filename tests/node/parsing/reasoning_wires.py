@@ -1,4 +1,4 @@
-"""How each format of reasoning goes on: where it begins, and behind its end."""
+"""How each format of reasoning continues: where it begins, and behind its end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ WITHOUT = ("none", "functionary_v32")
 
 @dataclass(frozen=True)
 class Wire:
-    """How a format goes on where its reasoning begins, and behind it."""
+    """How a format continues where its reasoning begins, and behind it."""
 
     opened: tuple[str, ...]
     """Ends of prompts that have begun the reasoning."""

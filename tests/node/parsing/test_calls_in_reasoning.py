@@ -30,7 +30,7 @@ def test_calls_that_end_the_output_are_calls(end: str) -> None:
 @pytest.mark.parametrize(
     "text", [f"r {PING} s", f"r {PING}{FIND} s", f"r {PING} <tool_call> s", f"r {PING}{FIND[:19]}"]
 )
-def test_calls_that_the_reasoning_goes_on_behind_are_reasoning(text: str) -> None:
+def test_calls_that_the_reasoning_continues_behind_are_reasoning(text: str) -> None:
     assert said(f"{text}</think>") == Said("", text)
     assert said(f"{text}</think>a") == Said("a", text)
     assert said(f"{text}</think>{PING}") == Said("", text, (PINGED,))

@@ -82,7 +82,7 @@ def test_a_schema_determines_which_types_it_accepts(schema: object, types: set[s
         ("[1]", ["string", "object"], "[1]"),
     ],
 )
-def test_bare_text_becomes_what_the_schema_takes(text: str, types: Any, value: Any) -> None:
+def test_bare_text_becomes_what_the_schema_accepts(text: str, types: Any, value: Any) -> None:
     found = typed(text, {"type": types})
     assert (found, type(found)) == (value, type(value))
 
@@ -130,7 +130,7 @@ def test_a_branch_is_what_a_schema_sets_for_one_type() -> None:
     assert branch_of({"$ref": "#/$defs/loop"}, "array", ROOT) == {}
 
 
-def test_strings_within_arguments_become_what_the_schema_takes() -> None:
+def test_strings_within_arguments_become_what_the_schema_accepts() -> None:
     schema = {
         "properties": {
             "s": STRING,
@@ -168,7 +168,7 @@ def test_without_a_schema_arguments_stay_as_they_are(schema: object) -> None:
     assert fit(value, schema) == value
 
 
-def test_a_string_of_json_becomes_the_object_that_the_schema_takes() -> None:
+def test_a_string_of_json_becomes_the_object_that_the_schema_accepts() -> None:
     schema = {"properties": {"o": {"type": "object"}, "l": {"type": "array"}, "s": STRING}}
     value = {"o": '{"a": 1}', "l": "[1]", "s": '{"a": 1}'}
     assert fit(value, schema) == {"o": {"a": 1}, "l": [1], "s": '{"a": 1}'}

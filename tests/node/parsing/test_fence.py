@@ -35,7 +35,7 @@ def off(pieces: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("text", "answer"), ANSWERS)
-def test_it_is_taken_off_however_the_text_is_cut(text: str, answer: str) -> None:
+def test_it_is_removed_however_the_text_is_cut(text: str, answer: str) -> None:
     assert off([text]).strip() == answer
     assert off(list(text)) == off([text])
     for at in range(1, len(text)):
@@ -51,7 +51,7 @@ def test_no_more_is_buffered_than_a_fence_takes() -> None:
             assert len(begin) + count * 500 - emitted <= 1500
 
 
-def test_an_answer_that_goes_on_has_no_begin() -> None:
+def test_an_answer_that_is_continued_has_no_begin() -> None:
     fence = Fence()
     fence.skip()
     assert fence.feed("```json\n1") == "```json\n1"

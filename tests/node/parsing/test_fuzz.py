@@ -341,7 +341,7 @@ def test_no_more_is_buffered_than_a_block_may_have(tool_calls: str, filler: str)
 
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
-def test_white_space_without_end_takes_no_memory(tool_calls: str) -> None:
+def test_white_space_without_end_uses_no_memory(tool_calls: str) -> None:
     # It may be no part of the answer: what was emitted does not show what is buffered.
     piece = " " * 4096
     for opening in openings(tool_calls):

@@ -74,7 +74,7 @@ def test_a_call_that_never_ends_is_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("character", ["x", "\N{LATIN SMALL LETTER E WITH ACUTE}", "\N{SAILBOAT}"])
-def test_the_longest_call_takes_little_memory(character: str) -> None:
+def test_the_longest_call_uses_little_memory(character: str) -> None:
     output = dict(calls("TEXT"))["hermes"].replace("TEXT", character * (LONGEST_CALL - 300))
     pieces = pieces_of(output)
     machine = OutputParser(output_format(tool_calls="hermes", tools=TOOLS))

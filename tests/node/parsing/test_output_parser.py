@@ -168,7 +168,7 @@ class TestWhiteSpace:
             call_part("f", '{"n": 2}'),
         ]
 
-    def test_paragraphs_are_not_merged_where_an_answer_goes_on(self) -> None:
+    def test_paragraphs_are_not_merged_where_an_answer_continues(self) -> None:
         texts = [part.text for part in read(form(), f"a\n\n{call(n=1)}\n\nb") if not part.name]
         assert "".join(texts).split() == ["a", "b"]
         assert "\n\n" in "".join(texts)

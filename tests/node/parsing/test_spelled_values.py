@@ -198,7 +198,7 @@ def test_a_schema_that_refers_to_itself_is_refused() -> None:
         ),
     ],
 )
-def test_a_schema_is_taken_apart(schema: Any, flat: list[Any]) -> None:
+def test_a_schema_is_flattened(schema: Any, flat: list[Any]) -> None:
     assert flat_schemas(schema, PLACE) == flat
 
 

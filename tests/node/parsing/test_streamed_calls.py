@@ -41,7 +41,7 @@ TOOLS: Tools = {
 }
 FILE = "def f(x):\n    return x <= 1 && \"a\" or 'b'  # </a> {}\n" * 4
 JSON_IN_K3 = '<|open|>tools<|sep|><|open|>call tool="NAME" index="1"<|sep|><|open|>json'
-HELD: Mapping[str, str | tuple[str, ...]] = {
+BUFFERED: Mapping[str, str | tuple[str, ...]] = {
     "bracket": "[",
     "function_xml": "<function>",
     "granite": "[{",
@@ -133,7 +133,7 @@ def is_streamed(name: str, wire: str) -> bool:
     if (name, wire) in ALL_PYTHON:
         return False
     is_last = wire.startswith('<tool_call>{"arguments"')
-    return not is_last and not wire.startswith(HELD.get(name, "\0"))
+    return not is_last and not wire.startswith(BUFFERED.get(name, "\0"))
 
 
 OUTPUTS = outputs()

@@ -300,7 +300,7 @@ def test_an_answer_that_is_not_repeated_is_worth_what_is_kept_of_the_prompt() ->
     assert [reported(digest)[each][0] for each in (1, 2, 3)] == [10, 20, 20]
 
 
-def test_nothing_is_bound_of_an_answer_whose_entry_is_gone() -> None:
+def test_nothing_is_bound_of_an_answer_whose_entry_is_evicted() -> None:
     digest = PrefixDigest(snapshot_only=False)
     add_request(digest, [10], 24)
     digest.on_events([stored(1, 0, 23), evicted(1)])
@@ -343,7 +343,7 @@ def test_what_is_in_files_is_reported_again_after_a_restart() -> None:
     assert dict(zip(saved[0].hashes, saved[0].tokens, strict=True)) == {1: 10, 2: 20}
     assert not digest.has_unsaved
     later = PrefixDigest(snapshot_only=False)
-    # The file's entry has been cut, since another one goes on from within.
+    # The file's entry has been cut, since another one continues from within.
     later.on_events(
         [
             filed(CacheEventKind.SPILLED, 1, 0, 12, 77),

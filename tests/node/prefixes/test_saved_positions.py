@@ -75,7 +75,7 @@ def test_what_another_version_wrote_is_void(
     assert load_positions(tmp_path, b"key") == []
 
 
-def test_a_folder_that_is_gone_is_not_made_again(
+def test_a_folder_that_was_removed_is_not_created_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -84,7 +84,7 @@ def test_a_folder_that_is_gone_is_not_made_again(
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_write_that_was_cut_off_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_interrupted_write_keeps_what_was_there(tmp_path: Path) -> None:
     save_positions(tmp_path, b"key", KEPT)
     (tmp_path / POSITIONS_NAME).with_suffix(".tmp").write_bytes(b"half")
     assert load_positions(tmp_path, b"key") == KEPT

@@ -268,7 +268,7 @@ def test_the_stop_reason_is_reported(
         assert message.stop_sequence == sequence
 
 
-def test_a_question_about_the_cache_is_answered_with_no_diagnosis() -> None:
+def test_a_request_for_cache_diagnostics_is_answered_with_no_diagnosis() -> None:
     body = writer(diagnosed=True).whole([Collected(usage=USAGE)])
     assert json.loads(body)["diagnostics"] == {"cache_miss_reason": {"type": "unavailable"}}
     MESSAGE.validate_json(body, strict=True)

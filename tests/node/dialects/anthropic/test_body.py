@@ -223,7 +223,7 @@ def test_a_tool_that_must_be_called_has_an_object_for_input() -> None:
         assert caught.value.param == "tools[1].input_schema"
 
 
-def test_effort_and_kwargs_go_to_the_template() -> None:
+def test_effort_and_kwargs_are_passed_to_the_template() -> None:
     request = read(output_config={"effort": "max"}, chat_template_kwargs={"deep": True})
     assert request.template == TemplateOptions(reasoning_effort="max", kwargs={"deep": True})
     request = read(chat_template_kwargs={"a": {"b": None, "c": [None]}})
@@ -237,7 +237,7 @@ def turn(content: object) -> list[dict[str, object]]:
     return [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
 
 
-def test_a_last_assistant_message_is_gone_on_with() -> None:
+def test_a_last_assistant_message_is_continued() -> None:
     request = read(messages=turn("The answer is ("))
     assert request.continue_final
     assert request.messages == (Message("user", "hi"), Message("assistant", "The answer is ("))
@@ -267,7 +267,7 @@ def test_an_empty_last_assistant_message_is_no_prefill(content: object) -> None:
         (turn("")[1:], None, "messages"),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_refused(
+def test_what_cannot_be_continued_is_refused(
     messages: object, thinking: object, param: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -366,13 +366,13 @@ def test_a_count_is_of_the_same_prompt() -> None:
     assert counted.max_tokens is None
 
 
-def test_a_count_takes_any_thinking_budget() -> None:
+def test_a_count_accepts_any_thinking_budget() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     assert count(thinking=thinking).template.enable_thinking is True
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "look"}])
-def test_a_count_takes_a_forced_call_which_no_prompt_shows(choice: dict[str, Any]) -> None:
+def test_a_count_accepts_a_forced_call_which_no_prompt_shows(choice: dict[str, Any]) -> None:
     counted, plain = count(tools=[TOOL], tool_choice=choice), count(tools=[TOOL])
     assert counted.tools == plain.tools
     assert (counted.messages, counted.template) == (plain.messages, plain.template)

@@ -55,7 +55,7 @@ def test_a_system_message_may_stand_anywhere() -> None:
     ]
 
 
-def test_a_system_message_for_one_turn_is_gone_after_it() -> None:
+def test_a_system_message_for_one_turn_is_removed_after_it() -> None:
     passing = {"role": "system", "content": "Soon.", "clear_at": "next_user_message"}
     assert read(user(text("a")), passing)[1:] == [Message("system", "Soon.")]
     assert read(user(text("a")), passing, user(text("b"))) == [
@@ -72,7 +72,7 @@ def test_a_users_content_is_a_string_or_blocks() -> None:
     assert read(user(text("a"), text("b"))) == [Message("user", "a\nb")]
 
 
-def test_an_empty_text_leaves_no_line() -> None:
+def test_an_empty_text_adds_no_line() -> None:
     assert read(user(text(""), text("a"), text(""), text("b"))) == [Message("user", "a\nb")]
     assert read(user(text(""))) == [Message("user", "")]
     assert read(user(result("t", content=[text(""), text("one")]), text(""))) == [
@@ -163,7 +163,7 @@ def test_thinking_that_was_not_shown_is_restored_from_its_signature() -> None:
     assert read(assistant(block)) == [Message("assistant", "", "hm ü")]
 
 
-def test_the_signature_of_another_server_brings_nothing() -> None:
+def test_the_signature_of_another_server_restores_nothing() -> None:
     block = {"type": "thinking", "thinking": "", "signature": "EqQBCgIYAhIM"}
     assert read(assistant(block, text("a"))) == [Message("assistant", "a")]
 

@@ -9,7 +9,7 @@ from node.dialects.anthropic.signature import (
 )
 
 
-def test_a_carrying_signature_brings_the_thought_back() -> None:
+def test_a_carrying_signature_restores_the_thought() -> None:
     assert carried_thought(carrying_signature("Größer als 7?\n")) == "Größer als 7?\n"
 
 
@@ -19,7 +19,7 @@ def test_a_hash_restores_nothing_and_distinguishes_thoughts() -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "EqQBCgIYAhIM", "other.abc"])
-def test_foreign_signatures_bring_nothing(signature: str) -> None:
+def test_foreign_signatures_restore_nothing(signature: str) -> None:
     assert carried_thought(signature) == ""
 
 

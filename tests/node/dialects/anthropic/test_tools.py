@@ -37,7 +37,7 @@ def test_strict_is_shown_as_other_dialects_show_it(strict: bool) -> None:
     assert read.function == {"name": "look", "parameters": SCHEMA, "strict": strict}
 
 
-def test_examples_of_the_input_go_into_the_description() -> None:
+def test_examples_of_the_input_are_added_to_the_description() -> None:
     (read,) = read_tools([tool(description="Looks.", input_examples=[{"at": "Köln"}])]).tools
     assert read.function["description"] == 'Looks.\n\nExamples of its input:\n{"at": "Köln"}'
 

@@ -157,7 +157,7 @@ def test_values_without_effect_pass(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("effort", ["minimal", "low", "medium", "high", "xhigh", "max"])
-def test_an_effort_goes_to_the_template(effort: str) -> None:
+def test_an_effort_is_passed_to_the_template(effort: str) -> None:
     assert chat(reasoning_effort=effort).template == TemplateOptions(reasoning_effort=effort)
 
 
@@ -170,7 +170,7 @@ def test_an_effort_of_none_turns_thinking_off() -> None:
     assert caught.value.param == "enable_thinking"
 
 
-def test_variables_of_the_client_go_to_the_template_without_null() -> None:
+def test_variables_of_the_client_are_passed_to_the_template_without_null() -> None:
     template = chat(
         enable_thinking=True, chat_template_kwargs={"a": {"b": [1]}, "c": None}
     ).template
@@ -232,7 +232,7 @@ def test_going_on_and_a_new_turn_contradict_each_other() -> None:
         },
     ],
 )
-def test_only_an_assistants_text_can_go_on(message: dict[str, Any]) -> None:
+def test_only_an_assistants_text_can_be_continued(message: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as caught:
         chat(messages=[*TALK, message], continue_final_message=True)
     assert caught.value.param == "continue_final_message"

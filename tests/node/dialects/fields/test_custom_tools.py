@@ -365,7 +365,7 @@ def test_the_client_s_search_is_a_function_and_answered_as_a_search() -> None:
     assert message.tool_calls == (ToolCall("call_0", "tool_search", '{"query": "mail"}'),)
 
 
-def test_its_own_schema_goes_before_ours() -> None:
+def test_its_own_schema_overrides_ours() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     (tool,) = parsed(tools=[{**SEARCH, "parameters": schema}]).request.tools
     assert tool.parameters == schema

@@ -13,7 +13,7 @@ def tool(**function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", **function}}
 
 
-def test_null_fields_go_and_nulls_of_a_list_stay() -> None:
+def test_null_fields_are_removed_and_nulls_of_a_list_stay() -> None:
     given = {"a": None, "b": ["c", None, {"d": None}], "e": {"f": None}, "const": None}
     assert json_without_null(given, "p") == {"b": ["c", None, {}], "e": {}}
 
@@ -46,7 +46,7 @@ def test_a_schema_loses_keywords_that_are_null_and_no_value_that_it_allows() -> 
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, float("inf"), float("nan")])
-def test_numbers_that_not_every_reader_of_json_takes_are_refused(number: float) -> None:
+def test_numbers_that_not_every_reader_of_json_accepts_are_refused(number: float) -> None:
     with pytest.raises(BadRequest) as caught:
         read_tools([tool(parameters={"properties": {"a": [{"maximum": number}]}})])
     assert caught.value.param == "tools[0].function.parameters"

@@ -44,7 +44,7 @@ def test_of_tokens_with_one_text_the_likeliest_is_returned() -> None:
     assert lists["top_logprobs"] == [{"a": -0.1, "x": -3.0}]
 
 
-def test_offsets_go_on_and_count_whole_characters() -> None:
+def test_offsets_continue_and_count_whole_characters() -> None:
     offsets = TextOffsets()
     smile = "🙂".encode()
     first = offsets.lists([token("é", -1.0), torn(smile[:2])])

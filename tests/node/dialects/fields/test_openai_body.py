@@ -215,7 +215,7 @@ def test_several_answers_are_several_choices(read: Callable[..., DialectRequest]
 
 @READERS
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_every_refused_field_takes_null_and_refuses_an_object(
+def test_every_refused_field_accepts_null_and_refuses_an_object(
     read: Callable[..., DialectRequest], name: str
 ) -> None:
     assert REFUSED[name].is_neutral(None)

@@ -68,7 +68,9 @@ def test_what_no_path_can_do_is_refused_by_each(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "name"), REFUSED)
-def test_a_refused_field_takes_null_and_refuses_an_object_by_its_name(path: str, name: str) -> None:
+def test_a_refused_field_accepts_null_and_refuses_an_object_by_its_name(
+    path: str, name: str
+) -> None:
     assert read(path, **{name: None}) == read(path)
     with pytest.raises(Unsupported, match=r"\.$") as caught:
         read(path, **{name: {"edits": [{"type": "a"}]}})
@@ -132,7 +134,7 @@ def test_what_other_servers_know_of_reasoning_is_refused(path: str, field: str) 
     assert caught.value.param == f"reasoning.{field}"
 
 
-def test_a_chat_takes_its_effort_from_either_field() -> None:
+def test_a_chat_reads_its_effort_from_either_field() -> None:
     assert read("chat", reasoning={"effort": "low"}) == read("chat", reasoning_effort="low")
     both = {"reasoning": {"effort": "low"}, "reasoning_effort": "low"}
     assert read("chat", **both) == read("chat", reasoning_effort="low")
@@ -158,7 +160,7 @@ def test_a_message_may_turn_thinking_on_and_off_by_the_templates_name(path: str)
     assert caught.value.param == "enable_thinking"
 
 
-def test_a_name_goes_only_with_a_choice_of_a_tool() -> None:
+def test_a_name_is_allowed_only_with_a_choice_of_a_tool() -> None:
     with pytest.raises(BadRequest) as caught:
         read("messages", tool_choice={"type": "auto", "name": "f"})
     assert caught.value.param == "tool_choice.name"

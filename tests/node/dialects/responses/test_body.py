@@ -69,7 +69,7 @@ def test_instructions_precede_all_else_as_they_are() -> None:
     assert messages == (Message("system", text), Message("user", "hi"))
 
 
-def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
+def test_the_effort_is_passed_to_the_template_and_none_turns_thinking_off() -> None:
     assert request(reasoning={"effort": "low"}).template == TemplateOptions(None, "low")
     assert request(reasoning={"effort": "none"}).template == TemplateOptions(enable_thinking=False)
     assert request(enable_thinking=True).template == TemplateOptions(enable_thinking=True)
@@ -424,7 +424,7 @@ def text_out(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def test_a_follow_up_may_bring_no_input() -> None:
+def test_a_follow_up_may_have_no_input() -> None:
     parsed = read(previous_response_id="resp_1", input=None)
     history = History([{"role": "user", "content": "one"}])
     assert parsed.with_history(history).request.messages == (Message("user", "one"),)

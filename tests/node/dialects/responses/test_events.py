@@ -284,7 +284,7 @@ def test_a_failure_before_any_part_is_an_event_of_its_own() -> None:
     with_client(writer().error(EngineDied()), use)
 
 
-def test_an_answer_given_back_as_input_is_the_same_message() -> None:
+def test_an_answer_sent_back_as_input_is_the_same_message() -> None:
     answer = Message(
         "assistant",
         'I call.\n\n"é"',
@@ -378,18 +378,18 @@ def test_a_collected_answer_without_accounts_is_a_fault() -> None:
         writer().whole([Collected()])
 
 
-# --- probabilities ---------------------------------------------------------------------------
+# --- logprobs --------------------------------------------------------------------------------
 
 TORN = Alternative("\ufffd", b"\xc3", -0.25)
-SAID = TokenLogprob(Alternative("Yes", b"Yes", -0.5), (Alternative("Yes", b"Yes", -0.5), TORN))
+YES = TokenLogprob(Alternative("Yes", b"Yes", -0.5), (Alternative("Yes", b"Yes", -0.5), TORN))
 NEXT = TokenLogprob(Alternative(".", b".", -1.5))
 PROBABLE = [
     reasoning("Hm."),
-    Part(PartKind.CONTENT, "Yes", logprobs=(SAID,)),
+    Part(PartKind.CONTENT, "Yes", logprobs=(YES,)),
     content(" "),
     Part(PartKind.CONTENT, ".", logprobs=(NEXT, NEXT)),
 ]
-SAID_FIELDS = {
+YES_FIELDS = {
     "token": "Yes",
     "bytes": [89, 101, 115],
     "logprob": -0.5,
@@ -408,8 +408,8 @@ def test_logprobs_are_sent_with_the_deltas_and_all_of_them_with_what_is_done() -
     for event in found:
         by_kind.setdefault(event["type"], []).append(event)
     deltas = by_kind["response.output_text.delta"]
-    assert [event["logprobs"] for event in deltas] == [[SAID_FIELDS], [], [NEXT_FIELDS] * 2]
-    every = [SAID_FIELDS, NEXT_FIELDS, NEXT_FIELDS]
+    assert [event["logprobs"] for event in deltas] == [[YES_FIELDS], [], [NEXT_FIELDS] * 2]
+    every = [YES_FIELDS, NEXT_FIELDS, NEXT_FIELDS]
     (done,) = by_kind["response.output_text.done"]
     assert done["logprobs"] == every
     assert by_kind["response.content_part.done"][-1]["part"]["logprobs"] == every
@@ -433,7 +433,7 @@ def test_the_clients_own_reader_reads_logprobs() -> None:
     assert [other.token for other in first.top_logprobs] == ["Yes", "\ufffd"]
 
 
-def test_an_answer_with_probabilities_is_given_back_without_them() -> None:
+def test_an_answer_with_logprobs_is_read_back_without_them() -> None:
     output = whole(writer(**INCLUDE), PROBABLE)["output"]
     assert messages_of(output) == (Message("assistant", "Yes .", "Hm."),)
 

@@ -133,22 +133,22 @@ def test_an_answer_or_a_result_may_have_no_content() -> None:
     assert stored_item(items[2], "msg_2")["output"] == []
 
 
-def test_whatever_is_taken_can_be_kept() -> None:
+def test_whatever_is_accepted_can_be_stored() -> None:
     odd: tuple[Any, ...] = (None, "", "x", [], [{"type": "text", "text": "x"}], ["x"], 7, {}, [{}])
     kinds = {"message": ("content",), "reasoning": ("content", "summary")}
     kinds |= {"function_call": ("arguments", "namespace"), "function_call_output": ("output",)}
     kinds |= {"custom_tool_call": ("input",), "custom_tool_call_output": ("output",)}
     kinds |= {"shell_call": ("action",), "shell_call_output": ("output",)}
-    taken = 0
+    accepted = 0
     for kind, fields in kinds.items():
         for values in itertools.product(odd, repeat=len(fields)):
             item = {"type": kind, "role": "assistant", "call_id": "a", "name": "f"}
             item |= dict(zip(fields, values, strict=True))
             with contextlib.suppress(BadRequest):
                 messages_of([item])
-                taken += 1
+                accepted += 1
                 json.dumps(stored_item(item, "msg_1"))
-    assert taken == 5 + 5 * 5 + 9 * 9 + 8 + 2 + 8 + 9 + 8
+    assert accepted == 5 + 5 * 5 + 9 * 9 + 8 + 2 + 8 + 9 + 8
 
 
 def test_reasoning_without_text_stays_an_answer() -> None:
@@ -197,7 +197,7 @@ def test_reasoning_is_restored_from_what_was_sealed() -> None:
         assert message.reasoning == "Grüße"
 
 
-def test_what_others_encrypted_leaves_its_summary() -> None:
+def test_of_what_others_encrypted_the_summary_is_read() -> None:
     item = {"type": "reasoning", "encrypted_content": "gAAAAB"}
     summary = [{"type": "summary_text", "text": "In short."}]
     (message,) = messages_of([{**item, "summary": summary}, text_item("x")])

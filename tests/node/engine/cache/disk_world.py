@@ -54,7 +54,7 @@ def same(left: Tensors, right: Tensors) -> bool:
 
 
 class GatedFiles(Files):
-    """Lets the writer go on only while `gate` is set."""
+    """Lets the writer continue only while `gate` is set."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -138,7 +138,7 @@ class World:
         self.reopen()
 
     def write(self, seed: int, parent: int = 0, nbytes: int = 4096) -> int | None:
-        """Queues a span whose contents hang on the seed."""
+        """Queues a span whose contents depend on the seed."""
         point = (parent, 8 if parent else 0)
         return self.tier.write(EntryKind.SPAN, point, some_tokens(seed), some_tensors(seed, nbytes))
 

@@ -256,7 +256,7 @@ def evict(cache: PrefixCache, nbytes: int) -> int:
     budget, index = cache._budget, cache._index
     before = index.nbytes - index.leaving_bytes
     lease = budget._bytes, budget._snapshot_bytes
-    # Below zero, what takes no bytes goes too.
+    # Below zero, what uses no bytes is evicted too.
     cache.set_lease(before + cache._promoter.reserved_bytes - nbytes, snapshot_bytes=1 << 62)
     budget.set(*lease)
     return before - (index.nbytes - index.leaving_bytes)

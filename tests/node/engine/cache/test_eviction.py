@@ -30,7 +30,7 @@ class World:
         self.clock.advance(CLOCK_STEP_S)
 
 
-def test_the_least_recently_used_of_equal_entries_goes_first() -> None:
+def test_the_least_recently_used_of_equal_entries_is_evicted_first() -> None:
     world = World()
     for begin in (100, 200, 300):
         world.store(begin, begin + 10)

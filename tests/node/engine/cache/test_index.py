@@ -42,7 +42,7 @@ def test_a_key_does_not_follow_its_caller_s_array() -> None:
     assert index.walk(count(1, 6)).shared == 5
 
 
-def test_a_split_leaves_number_children_and_snapshot_with_the_lower_part() -> None:
+def test_a_split_keeps_number_children_and_snapshot_with_the_lower_part() -> None:
     index = RadixIndex()
     node = _add(index, index.root, count(1, 6))
     child = _add(index, node, count(6, 9))

@@ -1,4 +1,4 @@
-"""Any order of events, against a dictionary of what was stored: what the cache gives back is
+"""Any order of events, against a dictionary of what was stored: what the cache returns is
 exactly what belongs to the prompt, and its accounts are right."""
 
 from typing import Any
@@ -199,7 +199,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.check_lease()
 
     def check_lease(self) -> None:
-        """Beyond the lease is only what is in use, or leaves memory once it is written."""
+        """Beyond the lease is only what is in use, or is evicted once it is written."""
         index = self.cache._index
         loose = [
             node for node in index.resident if not node.protected and node not in index.leaving

@@ -91,7 +91,7 @@ def test_a_match_changes_nothing() -> None:
     assert cache.entries == 1 and cache.events() == []
 
 
-def test_a_long_prompt_takes_a_chain_of_edges_each_of_which_can_go_alone() -> None:
+def test_a_long_prompt_takes_a_chain_of_edges_each_of_which_can_be_evicted_alone() -> None:
     cache = PrefixCache(make_config(edge_tokens=4), None, FakeClock())
     prompt = count(1, 11)
     calls: list[tuple[int, int]] = []
@@ -121,7 +121,7 @@ def test_a_held_hit_outlives_a_split() -> None:
     cache.release(hit)
 
 
-def test_a_hit_that_is_gone_is_an_error() -> None:
+def test_a_hit_that_was_cleared_is_an_error() -> None:
     cache = _cache()
     store(cache, count(1, 11))
     hit = _match(cache, count(1, 11))
@@ -170,7 +170,7 @@ def test_a_second_snapshot_of_the_same_point_is_not_made() -> None:
     assert cache.snapshot_nbytes == SNAPSHOT_BYTES
 
 
-def test_snapshots_have_a_budget_of_their_own_and_the_least_valuable_goes() -> None:
+def test_snapshots_have_a_budget_of_their_own_and_the_least_valuable_is_evicted() -> None:
     cache = _cache(snapshot_bytes=3 * SNAPSHOT_BYTES, needs_snapshot=True)
     # Prefill seconds from the snapshot before: 10, 2, 10.
     for end in (11, 13, 23):

@@ -98,7 +98,7 @@ def test_those_above_are_written_first_and_stay_in_memory() -> None:
     assert world.usable(count(1, 16)) == (10, 15)
 
 
-def test_what_is_on_disk_already_leaves_memory_at_once() -> None:
+def test_what_is_on_disk_already_is_evicted_from_memory_at_once() -> None:
     world = World()
     world.spilled(count(1, 11))
     assert world.promote(count(1, 11))
@@ -160,7 +160,7 @@ def test_nothing_is_written_while_little_is_in_memory() -> None:
     assert not world.tier.writing
 
 
-def test_flush_writes_the_most_valuable_first_as_far_as_the_tier_takes_it() -> None:
+def test_flush_writes_the_most_valuable_first_as_far_as_the_tier_accepts_it() -> None:
     world = World(tier=FakeTier(queue_limit=1), budget_bytes=10_000)
     store(world.cache, count(1, 11))
     world.clock.advance(1_000.0)
@@ -293,7 +293,7 @@ def test_a_split_makes_two_views_of_one_file() -> None:
 # --- snapshots ---------------------------------------------------------------------------
 
 
-def test_a_snapshot_goes_to_disk_and_back_with_its_span() -> None:
+def test_a_snapshot_is_spilled_and_restored_with_its_span() -> None:
     world = World(needs_snapshot=True)
     world.spilled(count(1, 11), snapshot=True)
     kinds = [queued.entry.kind for queued in world.tier.files.values()]
@@ -307,7 +307,7 @@ def test_a_snapshot_goes_to_disk_and_back_with_its_span() -> None:
     assert snapshot == FakeSnapshot(tuple(range(1, 11)))
 
 
-def test_a_lost_snapshot_takes_with_it_what_led_to_it() -> None:
+def test_with_a_lost_snapshot_what_led_to_it_is_evicted() -> None:
     world = World(needs_snapshot=True)
     world.spilled(count(1, 11), snapshot=True)
     world.tier.lose(2)
@@ -350,7 +350,7 @@ def test_a_file_is_named_when_it_is_to_be_written_and_the_same_after_a_restart()
     assert named.keys() == {(0, 10), (10, 13)} and len(set(named.values())) == 2
     world.finish()
     assert names(World(tier=world.tier.restarted())) == named
-    # What goes on from within cuts the entry, not the file.
+    # What continues from within cuts the entry, not the file.
     store(world.cache, np.concatenate([count(1, 5), count(70, 73)]))
     world.cache.flush()
     world.finish()

@@ -18,7 +18,7 @@ def test_value_is_seconds_times_recency_per_byte() -> None:
     assert value_per_byte(4.0, RECENCY_S, 100) == pytest.approx(0.02)
 
 
-def test_what_takes_no_memory_has_a_value_too() -> None:
+def test_what_uses_no_memory_has_a_value_too() -> None:
     assert value_per_byte(4.0, 0.0, 0) == pytest.approx(4.0)
 
 

@@ -82,7 +82,7 @@ def allows(matcher: Matcher, text: str) -> bool:
 
 
 def follows(matcher: Matcher, text: str) -> bool:
-    """Whether the output may go on with the text, spelled in bytes alone."""
+    """Whether the output may continue with the text, spelled in bytes alone."""
     for character in text:
         token = VOCABULARY.encode(character)[0]
         if not np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[token]:
@@ -323,7 +323,7 @@ def test_a_repeated_grammar_is_not_compiled_again(compiler: Compiler) -> None:
     assert compiled(compiler, generate_request).at_begin is not first.at_begin
 
 
-def test_outputs_of_a_grammar_go_on_independently(compiler: Compiler) -> None:
+def test_outputs_of_a_grammar_continue_independently(compiler: Compiler) -> None:
     answer = compiled(compiler, request(constraint(ConstraintKind.REGEX, "ab")))
     one, other = at_begin(answer), at_begin(answer)
     one.consume(VOCABULARY.encode("a")[0])

@@ -22,7 +22,7 @@ NESTED = 'start: %lark {\nstart: "a" start\n}\n'
         '%llguidance {"no_forcing": false}\nstart: <|im_end|> x\nx: <[3]> x',
     ],
 )
-def test_what_only_goes_on_has_no_end(grammar: str) -> None:
+def test_what_only_continues_has_no_end(grammar: str) -> None:
     assert not can_end(grammar)
 
 

@@ -156,7 +156,7 @@ def test_a_torn_character_is_completed_first(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_torn_characters_without_end_do_not_go_on(kind: str) -> None:
+def test_torn_characters_without_end_are_cut_off(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     lead = vocabulary.encode("€")[0]
     generated = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)
@@ -224,7 +224,7 @@ def test_a_grammar_constrains_the_answer_and_not_the_reasoning(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_a_grammar_and_a_budget_go_together(kind: str) -> None:
+def test_a_grammar_and_a_budget_may_be_combined(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     generated = run(vocabulary, request(4, None, YES), generating(vocabulary, "abcdefgh"))
     assert generated.text(PartKind.REASONING) == "abcd"

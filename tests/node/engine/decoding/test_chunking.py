@@ -87,14 +87,14 @@ def test_the_first_chunk_of_all_is_short() -> None:
     assert chunk_tokens(LIMITS, Rates(), 0, 1, decoding=False) == IDLE_CHUNK_TOKENS
 
 
-def test_short_prompts_go_together_and_long_ones_alone() -> None:
+def test_short_prompts_are_batched_and_long_ones_are_not() -> None:
     assert may_group([], [], 50_000, 0)
     assert may_group([30] * 15, [0] * 15, 40, 0)
     assert not may_group([30] * 15, [0] * 15, 200, 0), "padding"
     assert not may_group([1500], [0], 1500, 0)
 
 
-def test_prompts_of_unlike_depth_do_not_go_together() -> None:
+def test_prompts_of_unlike_depth_are_not_batched() -> None:
     assert may_group([30], [40_000], 30, 39_000)
     assert not may_group([30], [40_000], 30, 100), "it would be padded to 40,000 tokens"
 

@@ -38,7 +38,7 @@ def test_a_short_chunk_counts_for_less() -> None:
     assert len(rates.prefill_rates()) == 1, "a pass for 20 tokens reveals nothing of their cost"
 
 
-def test_a_prefill_goes_through_the_classes_on_its_way() -> None:
+def test_a_prefill_is_rated_by_the_classes_on_its_way() -> None:
     rates = Rates()
     rates.learn_prefill(0, 1000, 1.0)
     rates.learn_prefill(1024, 1000, 2.0)

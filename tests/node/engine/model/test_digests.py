@@ -106,7 +106,7 @@ def test_weights_that_changed_since_the_load_began_are_not_those_of_the_load(fol
         at_load.make(never)
 
 
-def test_a_stop_leaves_what_is_done(folder: Path, read: list[str]) -> None:
+def test_a_stop_keeps_what_is_done(folder: Path, read: list[str]) -> None:
     with pytest.raises(HashingStopped):
         digests(folder).make(lambda: len(read) == 2)
     assert digests(folder).known() is None
@@ -124,7 +124,7 @@ def test_what_is_kept_and_cannot_be_used_is_made_again(folder: Path, content: by
     assert digests(folder).make(never) == found == digests(folder).known()
 
 
-def test_what_is_kept_of_folders_that_are_gone_is_forgotten(folder: Path) -> None:
+def test_what_is_stored_of_folders_that_were_removed_is_deleted(folder: Path) -> None:
     digests(folder).make(never)
     other = folder.rename(folder.with_name("other"))
     digests(other).make(never)

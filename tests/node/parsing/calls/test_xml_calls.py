@@ -201,7 +201,7 @@ def test_several_values_may_lack_their_ends() -> None:
     )
 
 
-def test_an_answer_goes_on_behind_a_bare_call() -> None:
+def test_an_answer_continues_behind_a_bare_call() -> None:
     text = "First.\n<function=find><parameter=where>a</parameter></function>\nIs 1 < 2?"
     assert read(text, tool_calls="qwen3_coder") == Said(
         "First.\n\nIs 1 < 2?", calls=(("find", {"where": "a"}),)

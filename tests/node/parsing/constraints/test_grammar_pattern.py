@@ -74,7 +74,7 @@ def test_the_grammar_of_patches_is_a_pattern() -> None:
         ('start: "a"\nunused: unused', ["a"], [""]),
     ],
 )
-def test_the_pattern_takes_what_the_grammar_takes(
+def test_the_pattern_accepts_what_the_grammar_accepts(
     definition: str, good: list[str], bad: list[str]
 ) -> None:
     pattern = pattern_of("lark", definition)

@@ -79,7 +79,7 @@ def test_a_pattern_matches_all_of_the_text(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("closer", ["</a>", '"\\', "<|x|>", "\n<|x|>", ".*<|xy|>\n", "aab"])
-def test_text_goes_on_until_its_closer(closer: str) -> None:
+def test_text_continues_until_its_closer(closer: str) -> None:
     drawer = Drawer(MARKERS)
     lark = drawer.lark()
     start = f"{lark.until(closer)} {lark.text('!')}"

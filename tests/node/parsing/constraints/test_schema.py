@@ -27,7 +27,7 @@ def tagged(tag: str) -> dict[str, Any]:
     }
 
 
-HELD: list[Any] = [
+ENFORCED: list[Any] = [
     True,
     {},
     {"const": {"b": 1, "a": [1, {"c": 'x"\\/\u2028'}]}},
@@ -75,7 +75,7 @@ HELD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("schema", HELD, ids=lambda schema: json.dumps(schema)[:60])
+@pytest.mark.parametrize("schema", ENFORCED, ids=lambda schema: json.dumps(schema)[:60])
 def test_what_is_drawn_fits(schema: Any) -> None:
     drawn = outputs((), lambda lark: lark.json(schema, "format"), range(8))
     assert drawn

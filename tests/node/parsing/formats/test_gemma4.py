@@ -43,7 +43,7 @@ def test_reads_several_calls(name: str, begin: str, end: str, quote: str) -> Non
         assert read(text, tool_calls=name) == Said("", "", (PINGED, ("find", {"where": "/a"})))
 
 
-def test_bare_text_is_a_string_where_the_schema_takes_one() -> None:
+def test_bare_text_is_a_string_where_the_schema_accepts_one() -> None:
     tools = {
         "find": {
             "properties": {

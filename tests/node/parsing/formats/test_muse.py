@@ -34,7 +34,7 @@ def test_a_block_in_a_message_to_the_user_is_no_call() -> None:
     assert muse(f" to=user<|message|>{text}<|eot|>") == Said(text)
 
 
-def test_a_message_to_nobody_is_the_answer() -> None:
+def test_a_message_without_a_recipient_is_the_answer() -> None:
     assert muse("<|message|>So.<|eot|>") == muse("So.") == Said("So.")
 
 

@@ -59,7 +59,7 @@ def test_an_opener_where_the_answer_begins_counts_whatever_stands_before(head: s
 
 
 @pytest.mark.parametrize("head", [HEAD, "assistant: ", "\n Assistant:\n", "model", ""])
-def test_reasoning_that_the_prompt_begins_goes_on(head: str) -> None:
+def test_reasoning_that_the_prompt_begins_continues(head: str) -> None:
     form = output_format(reasoning="think", tail=f"{head}<think>\nThe tag <think>")
     parts = collect(form, [" is mine</think>b"])
     assert parts.text(PartKind.REASONING) == " is mine"
@@ -96,7 +96,7 @@ def test_markers_between_reasoning_and_answer_are_no_text(again: str) -> None:
     assert read(f"a</think>{again}\n\nc", reasoning="think", tail="<think>") == Said("c", "a")
 
 
-def test_reasoning_may_go_on_before_the_answer() -> None:
+def test_reasoning_may_continue_before_the_answer() -> None:
     found = read("<think>a\n</think>\n<think>b\n</think>c", reasoning="think")
     assert found == Said("c", "a\nb")
 

@@ -176,7 +176,7 @@ class TestWhatIsRead:
         assert read(noting(either), "ac") == [[CONTENT, "second"], None]
         assert read(noting(either), "ad") == ["malformed", *content("ad")]
 
-    def test_what_may_be_missing_is_given_back(self) -> None:
+    def test_what_may_be_missing_is_returned(self) -> None:
         def reading(source: Source) -> Step[Any]:
             found = yield from source.maybe(spaced(source))
             return found, (yield from source.peek(2))

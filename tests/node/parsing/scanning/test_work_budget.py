@@ -32,7 +32,7 @@ LENGTH = 32_000
 MOST_STEPS = 10
 """Function calls that a character may take, all together."""
 
-HELD_STEPS, TOLD_STEPS = 42, 66
+BUFFERED_STEPS, STREAMED_STEPS = 42, 66
 """Function calls that a piece of a long argument may take, where it is buffered and where it is
 streamed; text takes 42."""
 LONG_CALLS = [
@@ -144,7 +144,7 @@ def test_an_output_takes_steps_as_it_has_characters(
 @pytest.mark.parametrize(("tool_calls", "begin"), LONG_CALLS)
 def test_a_piece_of_a_long_argument_takes_few_steps(tool_calls: str, begin: str) -> None:
     pieces = cut(begin + "word " * 1000, 4)
-    for streams, most in ((False, HELD_STEPS), (True, TOLD_STEPS)):
+    for streams, most in ((False, BUFFERED_STEPS), (True, STREAMED_STEPS)):
         form = OutputFormat("none", tool_calls, tools=TOOLS, streams_calls=streams)
         counts = sorted(calls_of(OutputParser(form), pieces)[:-1])
         assert counts[len(counts) // 2] <= most

@@ -1,4 +1,4 @@
-"""What the disk tier has, and what goes first."""
+"""What the disk tier has, and what is evicted first."""
 
 from node.engine.cache.disk.catalog import Catalog, Item
 from node.engine.cache.parts import EntryKind
@@ -22,17 +22,17 @@ def _order(catalog: Catalog) -> list[int]:
     return order
 
 
-def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_is_evicted_first() -> None:
     catalog = _catalog((1, 0), (2, 0), (3, 0))
     catalog.touch([1])
     assert _order(catalog) == [2, 3, 1]
 
 
-def test_what_others_continue_goes_after_them() -> None:
+def test_what_others_continue_is_evicted_after_them() -> None:
     assert _order(_catalog((1, 0), (2, 1), (3, 2), (4, 0))) == [3, 2, 1, 4]
 
 
-def test_files_touched_together_go_leaf_first() -> None:
+def test_files_touched_together_are_evicted_leaf_first() -> None:
     catalog = _catalog((1, 0), (2, 1), (3, 0))
     catalog.touch([1, 2])
     assert _order(catalog) == [3, 2, 1]
@@ -70,7 +70,7 @@ def test_what_continues_a_removed_file_is_removed_before_it() -> None:
     assert 5 in catalog
 
 
-def test_restored_files_go_in_the_order_of_their_last_use() -> None:
+def test_restored_files_are_evicted_in_the_order_of_their_last_use() -> None:
     catalog = Catalog()
     catalog.restore(
         [

@@ -36,7 +36,7 @@ def _edit(world: World, statement: str) -> None:
     connection.close()
 
 
-def test_a_row_without_a_file_goes_with_what_continues_it(tmp_path: Path) -> None:
+def test_a_row_without_a_file_is_deleted_with_what_continues_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     first = world.written(1)
     second = world.written(2, parent=first)
@@ -49,7 +49,7 @@ def test_a_row_without_a_file_goes_with_what_continues_it(tmp_path: Path) -> Non
     assert _files(world) == [other]
 
 
-def test_files_without_a_row_and_temporary_files_go(tmp_path: Path) -> None:
+def test_files_without_a_row_and_temporary_files_are_deleted(tmp_path: Path) -> None:
     world = World(tmp_path)
     file = world.written(1)
     world.path(99).write_bytes(b"orphan")
@@ -76,7 +76,7 @@ def test_a_file_of_the_wrong_size_is_quarantined(tmp_path: Path) -> None:
         "UPDATE file SET parent_file = file",
     ],
 )
-def test_a_row_that_makes_no_sense_goes(statement: str, tmp_path: Path) -> None:
+def test_a_row_that_is_not_valid_is_deleted(statement: str, tmp_path: Path) -> None:
     world = World(tmp_path)
     world.written(1)
     _edit(world, statement)
@@ -115,7 +115,7 @@ def test_the_second_process_is_refused_because_the_tier_is_busy(tmp_path: Path) 
     world.reopen()
 
 
-def test_a_lock_on_a_wiped_folder_is_taken_again(
+def test_a_lock_on_a_wiped_folder_is_acquired_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []

@@ -80,7 +80,7 @@ def test_the_caches_used_longest_ago_shrink_until_all_fit(tmp_path: Path) -> Non
     trim_home(tmp_path / "nowhere", 0)
 
 
-def test_what_is_kept_of_positions_goes_with_the_last_file(tmp_path: Path) -> None:
+def test_saved_positions_are_deleted_with_the_last_file(tmp_path: Path) -> None:
     tier = _filled(tmp_path, "a", 100)
     size = tier.nbytes // 3
     tier.close()

@@ -1,4 +1,4 @@
-"""The disk tier: what it takes, writes, reads, deletes and reports."""
+"""The disk tier: what it accepts, writes, reads, deletes and reports."""
 
 import errno
 import logging
@@ -124,7 +124,7 @@ def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     assert world.home.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_full_queue_takes_nothing(tmp_path: Path) -> None:
+def test_a_full_queue_accepts_nothing(tmp_path: Path) -> None:
     files = GatedFiles()
     world = World(tmp_path, Limits(1 << 30, queue_files=2, queue_bytes=20_000), files)
     assert world.write(1) is not None
@@ -136,17 +136,17 @@ def test_a_full_queue_takes_nothing(tmp_path: Path) -> None:
     assert world.write(4) is not None
 
 
-def test_a_file_larger_than_the_queue_is_taken_alone(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_queue_is_accepted_alone(tmp_path: Path) -> None:
     world = World(tmp_path, Limits(1 << 30, queue_bytes=1000))
     assert world.write(1, nbytes=50_000) is not None
     assert [type(report) for report in world.reports()] == [FileWritten]
 
 
-def test_a_file_larger_than_the_tier_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_tier_is_not_accepted(tmp_path: Path) -> None:
     assert World(tmp_path, Limits(10_000)).write(1, nbytes=20_000) is None
 
 
-def test_a_file_that_continues_an_unknown_one_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_that_continues_an_unknown_one_is_not_accepted(tmp_path: Path) -> None:
     world = World(tmp_path)
     assert world.write(1, parent=7) is None
     snapshot = world.tier.write(EntryKind.SNAPSHOT, ROOT, some_tokens(1, 0), some_tensors(1))
@@ -380,7 +380,7 @@ def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
 # --- deleting --------------------------------------------------------------------------------
 
 
-def test_over_the_byte_cap_the_least_recently_used_go(tmp_path: Path) -> None:
+def test_over_the_byte_cap_the_least_recently_used_are_evicted(tmp_path: Path) -> None:
     size = _file_bytes(World(tmp_path / "other"))
     world = World(tmp_path, Limits(max_bytes=3 * size))
     first, second, third = (world.written(seed) for seed in range(3))
@@ -392,7 +392,9 @@ def test_over_the_byte_cap_the_least_recently_used_go(tmp_path: Path) -> None:
     assert world.tier.nbytes == 3 * size
 
 
-def test_over_the_file_cap_files_go_before_those_that_they_continue(tmp_path: Path) -> None:
+def test_over_the_file_cap_files_are_evicted_before_those_that_they_continue(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, Limits(1 << 30, max_files=3))
     first = world.written(1)
     second = world.written(2, parent=first)
