@@ -69,7 +69,7 @@ class EngineProcess:
         return list(self._reports)
 
     def rows(self, count: int) -> dict[str, tuple[str, Delta]]:
-        """Reads until so many rows have ended: their texts and their last deltas."""
+        """Reads until so many requests have ended: their texts and their last deltas."""
         texts: dict[str, str] = {}
         ended: dict[str, tuple[str, Delta]] = {}
         while len(ended) < count:

@@ -1,4 +1,4 @@
-"""What settings and routers want of a model's residency."""
+"""What settings and routers set for a model's residency."""
 
 from pathlib import Path
 

@@ -135,7 +135,7 @@ def test_there_is_no_scratch_where_a_kernel_stores_no_scores() -> None:
     assert plan(model, kv_live_bits=8).scratch_bytes == 64 * 2048 * 8192
 
 
-def test_the_disk_is_used_where_it_has_room() -> None:
+def test_the_disk_is_used_where_it_has_free_space() -> None:
     assert plan(entry(), disk_free_bytes=10**10 - 1).disk_bytes == 0
     assert plan(entry(), disk_free_bytes=10**11).disk_bytes == 10**10
     full = plan(entry())

@@ -76,7 +76,7 @@ def test_a_model_that_is_unloaded_is_reported_with_the_speed_that_it_had() -> No
     assert status.speed == ModelSpeed(step_s=0.01)
 
 
-def test_a_failed_load_leaves_no_engine_and_cools_down_until_it_is_forgiven() -> None:
+def test_a_failed_load_leaves_no_engine_and_cools_down_until_it_is_reset() -> None:
     slot = new_slot()
     slot.begin_load(WORK, 7)
     slot.fail_load("Torn.", 10.0)

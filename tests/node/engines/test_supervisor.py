@@ -278,7 +278,7 @@ async def test_a_failed_load_is_tried_again_after_a_cool_down(
         assert it.states.count(ModelState.LOADING) == 3
 
 
-async def test_a_load_that_fails_as_nobody_foresaw_is_a_failed_one_and_not_begun_again_at_once(
+async def test_a_load_that_fails_unexpectedly_is_a_failed_one_and_not_retried_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> None:
@@ -417,7 +417,7 @@ async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
         assert it.supervisor.budget.room_bytes("a") == 64 * GIB
 
 
-async def test_pinned_kv_is_no_room_for_a_second_model() -> None:
+async def test_pinned_kv_is_not_freed_for_a_second_model() -> None:
     models = (ScriptedModel("a", kv_bytes_per_token=KV), ScriptedModel("b", kv_bytes_per_token=KV))
     async with world(Script(models=models, cache=CACHE), budget_bytes=6 * GIB) as it:
         it.pin("a")

@@ -1,4 +1,4 @@
-"""Whose turn it is to be in memory."""
+"""Which model is loaded next, and which is unloaded for it."""
 
 from collections.abc import Sequence
 from random import Random
@@ -71,7 +71,7 @@ def test_a_busy_model_serves_on_until_the_oldest_waiter_has_waited_too_long() ->
     assert step(161, [resident("a")], awaited) == SwapDecision(unload=("a",))
 
 
-def test_even_who_waits_long_lets_a_model_have_its_minimum_residency() -> None:
+def test_even_after_a_long_wait_a_model_keeps_its_minimum_residency() -> None:
     busy = [resident("a", leases=1, ready_s=200.0)]
     assert step(210, busy, [AwaitedModel("b", 6, 0.0)]) == SwapDecision(blocked=B, next_s=230.0)
     assert step(230, busy, [AwaitedModel("b", 6, 0.0)]).closed == {"a"}
@@ -94,7 +94,7 @@ def test_two_that_fit_are_loaded_one_after_the_other_and_do_not_wait_for_each_ot
     assert step(0, [], [second], [LoadingModel("b", 6, None)]) == SwapDecision(load="c")
 
 
-def test_what_has_room_as_soon_as_engines_have_ended_is_blocked_by_nobody() -> None:
+def test_what_fits_as_soon_as_engines_have_ended_is_not_blocked() -> None:
     awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 4, 31.0), AwaitedModel("d", 1, 32.0)]
     assert step(40, [resident("a")], awaited).blocked == {"d"}
     assert step(40, [], awaited, unloading_bytes=5).blocked == {"d"}
@@ -125,7 +125,7 @@ def test_what_is_being_unloaded_is_waited_for_and_nothing_more_is_unloaded() -> 
     assert (found.load, found.unload) == (None, ())
 
 
-def test_a_load_that_nobody_waits_for_continues_for_a_while_unless_its_room_is_needed() -> None:
+def test_a_load_that_nobody_waits_for_continues_for_a_while_unless_its_memory_is_needed() -> None:
     loading = [LoadingModel("a", 6, 10.0)]
     assert step(10, loading=loading) == SwapDecision(next_s=10.0 + ABANDONED_S)
     assert step(10.0 + ABANDONED_S, loading=loading) == SwapDecision(cancel=("a",))
@@ -140,7 +140,7 @@ def test_a_load_that_nobody_waits_for_continues_where_engines_that_end_free_enou
     assert found == SwapDecision(next_s=10.0 + ABANDONED_S)
 
 
-def test_models_in_turn_swap_once_in_a_minimum_residency_and_nobody_waits_for_ever() -> None:
+def test_models_in_turn_swap_once_in_a_minimum_residency_and_none_waits_for_ever() -> None:
     chance, now_s, waits = Random(1), 0.0, dict[str, float]()
     loaded, ready_s, swaps, longest_s = "a", 0.0, list[float](), 0.0
     while now_s < 5_000.0:

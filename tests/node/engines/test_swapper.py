@@ -1,4 +1,4 @@
-"""Whose turn it is in memory, with real engine processes that follow a script."""
+"""Which models are loaded and unloaded, with real engine processes that follow a script."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
 ROOM_FOR_ONE = 2 * GIB
 
 
-async def test_who_waits_gets_the_room_of_a_model_that_is_pinned_no_more() -> None:
+async def test_a_waiting_request_gets_the_memory_of_a_model_that_is_pinned_no_more() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b"), ScriptedModel("c")))
     async with world(script, budget_bytes=5 * GIB, min_residency_s=0.0) as it:
         it.pin("a")
@@ -81,7 +81,7 @@ async def test_after_the_longest_wait_a_busy_model_accepts_nothing_new() -> None
         assert order == ["b", "a"]
 
 
-async def test_who_waits_can_see_what_for() -> None:
+async def test_a_waiting_request_reports_what_it_waits_for() -> None:
     slow = Script(load_delay_s=0.1, models=TWO.models)
     async with world(
         slow, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
@@ -120,7 +120,7 @@ async def test_a_model_stays_for_its_minimum_residency() -> None:
         assert it.supervisor.now_s() - ready_s >= 0.3
 
 
-async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_gets_an_error() -> None:
+async def test_under_hard_pressure_no_load_begins_and_a_request_that_waits_for_one_fails() -> None:
     async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
         with it.supervisor.serving(await it.entry("a")) as running:
             await running.ready()

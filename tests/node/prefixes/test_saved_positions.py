@@ -50,7 +50,7 @@ def test_what_was_kept_under_another_key_is_void(tmp_path: Path) -> None:
     assert load_positions(tmp_path, b"another") == []
 
 
-def test_a_torn_or_changed_file_is_void_wherever_it_is_torn(
+def test_a_truncated_or_changed_file_is_void_wherever_it_is_truncated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_positions(tmp_path, b"key", KEPT)

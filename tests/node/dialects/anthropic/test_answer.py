@@ -290,7 +290,7 @@ def test_a_failure_within_a_stream_is_an_error_event() -> None:
     }
 
 
-def test_an_end_without_accounts_is_a_fault_of_the_engine() -> None:
+def test_an_end_without_usage_is_a_fault_of_the_engine() -> None:
     with pytest.raises(EngineFault):
         writer().ending(Delta("u", (), 0, FinishReason.STOP))
     with pytest.raises(EngineFault):

@@ -43,7 +43,7 @@ def test_every_field_arrives() -> None:
     assert {*fields, "logit_bias"} == set(SamplingFields.model_fields) == set(SAMPLING_NOTES)
 
 
-def test_a_top_p_of_0_is_the_sampler_s_who_keeps_the_likeliest_token() -> None:
+def test_a_top_p_of_0_is_passed_to_the_sampler_which_keeps_the_likeliest_token() -> None:
     assert params(top_p=0).top_p == 0
 
 

@@ -373,7 +373,7 @@ def test_parts_of_one_step_are_sent_as_if_each_arrived_by_itself() -> None:
     assert together[:-1] == one_by_one[:-1]
 
 
-def test_a_collected_answer_without_accounts_is_a_fault() -> None:
+def test_a_collected_answer_without_usage_is_a_fault() -> None:
     with pytest.raises(EngineFault):
         writer().whole([Collected()])
 

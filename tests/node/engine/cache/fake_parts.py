@@ -251,7 +251,7 @@ class FakeTier:
 
 
 def evict(cache: PrefixCache, nbytes: int) -> int:
-    """Has the cache do with so many bytes less for a moment. How many have left memory, or leave it
+    """Lowers the cache's budget by so many bytes for a moment. How many were evicted, or will be
     once they are written."""
     budget, index = cache._budget, cache._index
     before = index.nbytes - index.leaving_bytes

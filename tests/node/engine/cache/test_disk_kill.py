@@ -71,7 +71,7 @@ def _note(report: tuple[str, int, int], written: dict[int, int], gone: set[int])
 
 
 def _lost(file: int, parents: dict[int, int], gone: set[int]) -> bool:
-    """Whether the process had not given up the file, nor one that it continues."""
+    """Whether the process had not dropped the file, nor one that it continues."""
     while file and file not in gone:
         file = parents[file]
     return not file

@@ -78,7 +78,7 @@ def test_an_entry_larger_than_the_budget_is_skipped_and_nothing_evicted_for_it()
     assert world.usable(100, 110) == 10
 
 
-def test_nothing_is_evicted_where_it_would_not_make_enough_room() -> None:
+def test_nothing_is_evicted_where_it_would_not_free_enough_memory() -> None:
     world = World()
     world.store(100, 110)
     world.store(200, 210)

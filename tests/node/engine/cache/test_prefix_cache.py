@@ -189,7 +189,7 @@ def test_what_leads_to_no_snapshot_is_not_kept() -> None:
     assert cache.nbytes == 20 * 10 + SNAPSHOT_BYTES
 
 
-def test_nothing_is_stored_where_its_snapshot_has_no_room() -> None:
+def test_nothing_is_stored_where_its_snapshot_does_not_fit() -> None:
     cache = _cache(snapshot_bytes=SNAPSHOT_BYTES - 1, needs_snapshot=True)
     assert store(cache, count(1, 11), snapshot=True) == 0
     assert cache.entries == 0

@@ -143,7 +143,7 @@ def test_a_use_before_the_write_ends_keeps_it_in_memory() -> None:
     assert world.cache.nbytes == 100
 
 
-def test_the_least_valuable_is_written_ahead_so_that_room_can_be_made_at_once() -> None:
+def test_the_least_valuable_is_written_ahead_so_that_memory_can_be_freed_at_once() -> None:
     world = World()
     for begin in (100, 200, 300):
         store(world.cache, count(begin, begin + 10))

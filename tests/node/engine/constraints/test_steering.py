@@ -147,7 +147,7 @@ def test_reasoning_within_the_budget_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_a_torn_character_is_completed_first(kind: str) -> None:
+def test_an_incomplete_character_is_completed_first(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     generated = run(vocabulary, request(2), generating(vocabulary, "a€b"))
     assert generated.text(PartKind.REASONING) == "a€"
@@ -156,7 +156,7 @@ def test_a_torn_character_is_completed_first(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
-def test_torn_characters_without_end_are_cut_off(kind: str) -> None:
+def test_incomplete_characters_without_end_are_cut_off(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     lead = vocabulary.encode("€")[0]
     generated = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)

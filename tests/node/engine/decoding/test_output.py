@@ -90,7 +90,7 @@ def test_a_prompt_that_has_begun_the_reasoning_is_within_it() -> None:
     assert read.reasoning_tokens == 4
 
 
-def test_a_marker_behind_a_torn_character_is_one() -> None:
+def test_a_marker_behind_an_incomplete_character_is_one() -> None:
     euro = spelled("€")
     found = parts_of(
         reader(), token("<think>"), spelled("a"), euro[:2], token("</think>"), spelled("b")
@@ -98,7 +98,7 @@ def test_a_marker_behind_a_torn_character_is_one() -> None:
     assert found == [Part(PartKind.REASONING, "a\ufffd"), Part(PartKind.CONTENT, "b")]
 
 
-def test_a_character_that_is_torn_precedes_a_special_token() -> None:
+def test_an_incomplete_character_precedes_a_special_token() -> None:
     torn = spelled("€")[:2]
     found = parts_of(reader(None), spelled("a"), torn, token("<|im_end|>"), spelled("b"))
     assert found == [Part(PartKind.CONTENT, "a\ufffdb")]
@@ -106,7 +106,7 @@ def test_a_character_that_is_torn_precedes_a_special_token() -> None:
 
 @pytest.mark.parametrize("special", [True, False])
 @pytest.mark.parametrize("kind", ["bytes", "window"])
-def test_a_call_behind_a_torn_character_is_read(kind: str, *, special: bool) -> None:
+def test_a_call_behind_an_incomplete_character_is_read(kind: str, *, special: bool) -> None:
     tokenizer = byte_level() if kind == "bytes" else byte_tokens()
     texts = [AddedToken(text, special=special, normalized=False) for text in THINK]
     (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(texts)

@@ -79,7 +79,7 @@ def test_keeps_the_leading_space_of_the_output(tokenizer: Tokenizer) -> None:
 
 
 @KINDS
-def test_a_character_that_stays_torn_is_replaced_at_the_end(tokenizer: Tokenizer) -> None:
+def test_a_character_that_stays_incomplete_is_replaced_at_the_end(tokenizer: Tokenizer) -> None:
     emoji = tokenizer.encode("the😀", add_special_tokens=False).ids
     streamed = pieces(tokenizer, emoji[:1], emoji[1:-1])
     assert set("".join(streamed[:-1])) <= set("the")

@@ -100,7 +100,7 @@ def test_logprobs_of_text_withheld_at_the_end_are_returned_then() -> None:
     assert found[-1] == (PartKind.CONTENT, "EN", "EN")
 
 
-def test_a_torn_character_is_returned_token_by_token_once_it_is_whole() -> None:
+def test_an_incomplete_character_is_returned_token_by_token_once_it_is_whole() -> None:
     read = Read(None).feed(ids_of("é"))
     assert read.end() == [(PartKind.CONTENT, "é", "\N{REPLACEMENT CHARACTER}" * 2)]
     assert b"".join(each.token.data for each in read.logprobs) == "é".encode()

@@ -1,4 +1,4 @@
-"""The scripted engine: pace, faults, accounts."""
+"""The scripted engine: pace, faults, usage."""
 
 import msgspec
 import pytest

@@ -45,7 +45,7 @@ def _count(home: Path, name: str) -> int:
     return len(list((home / name).glob("*.safetensors")))
 
 
-def test_the_caches_that_nobody_uses_are_wiped(tmp_path: Path) -> None:
+def test_the_caches_that_no_process_uses_are_wiped(tmp_path: Path) -> None:
     idle = World(tmp_path / "idle")
     idle.written(1)
     size = sum(path.stat().st_size for path in idle.folder.iterdir())

@@ -405,7 +405,7 @@ def test_over_the_file_cap_files_are_evicted_before_those_that_they_continue(
         assert isinstance(world.next_report(), FileWritten)
 
 
-def test_what_a_new_file_continues_makes_no_room_for_it(tmp_path: Path) -> None:
+def test_what_a_new_file_continues_is_not_evicted_for_it(tmp_path: Path) -> None:
     size = _file_bytes(World(tmp_path / "other"))
     world = World(tmp_path, Limits(max_bytes=2 * size))
     first = world.written(1)
