@@ -32,21 +32,21 @@ TOKEN_S = 0.003
 
 
 class Prefixes:
-    """What nodes are said to hold. Implements `router.types.Prefixes`."""
+    """What nodes have cached. Implements `router.types.Prefixes`."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[str, int], Coverage] = {}
+        self.cached: dict[tuple[str, int], Coverage] = {}
         """By node and the first hash of a chain."""
-        self.asked = 0
-        """How often."""
+        self.lookups = 0
+        """Calls of `coverage`."""
 
-    def hold(self, node_id: str, chain: Chain, tokens: int, memory_tokens: int = -1) -> None:
+    def add(self, node_id: str, chain: Chain, tokens: int, memory_tokens: int = -1) -> None:
         memory = tokens if memory_tokens < 0 else memory_tokens
-        self.held[node_id, chain.hashes[0]] = Coverage(tokens // 100, tokens, memory)
+        self.cached[node_id, chain.hashes[0]] = Coverage(tokens // 100, tokens, memory)
 
     def coverage(self, node_id: str, chain: Chain) -> Coverage:
-        self.asked += 1
-        return self.held.get((node_id, chain.hashes[0]), NOT_COVERED)
+        self.lookups += 1
+        return self.cached.get((node_id, chain.hashes[0]), NOT_COVERED)
 
 
 def chain(name: int, positions: int) -> Chain:
@@ -56,7 +56,7 @@ def chain(name: int, positions: int) -> Chain:
     return Chain(hashes, sizes, array("I", range(1, positions + 1)), 0)
 
 
-def asking(name: str, tokens: int = 100, of: int = 0, **fields: Any) -> Ticket:
+def a_ticket(name: str, tokens: int = 100, of: int = 0, **fields: Any) -> Ticket:
     """A ticket for a prompt of so many tokens, of the chain `of`; by default of one of its own."""
     number = of or 1000 + sum(name.encode()) * 31 + len(name)
     return any_ticket(name, chain=chain(number, max(1, tokens // 100)), **fields)
@@ -78,12 +78,12 @@ def cached_model(name: str = "m", memory_tokens: int = 60_000, **fields: Any) ->
 
 
 def agents(*names: str, **fields: Any) -> tuple[NodeView, ...]:
-    """Nodes that tell of their caches: one prefill at a time is sent to each."""
+    """Nodes that report their caches: one prefill at a time is sent to each."""
     return tuple(node_view(name, cached_model(**fields)) for name in names)
 
 
 class Fleet:
-    """A scheduler and the moments that it is told."""
+    """A scheduler, and the moments that it is called with."""
 
     def __init__(self, *views: NodeView, limits: Any = None) -> None:
         self.prefixes = Prefixes()
@@ -95,11 +95,11 @@ class Fleet:
     def moment(self) -> Moment:
         return Moment(self.now_s, self.views)
 
-    def ask(self, ticket: Ticket) -> list[Action]:
+    def submit(self, ticket: Ticket) -> list[Action]:
         return self.scheduler.on_request(ticket, self.moment)
 
     def lease(self, ticket: Ticket) -> Lease:
-        return granted(self.ask(ticket))
+        return granted(self.submit(ticket))
 
     def first(self, lease: Lease) -> list[Action]:
         return self.scheduler.on_first_content(lease, self.moment)

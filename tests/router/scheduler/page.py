@@ -14,14 +14,14 @@ _PAGES = Path(__file__).parents[3] / "docs" / "reference"
 def check_terms(page: str, heading: str, terms: Mapping[str, NodeTerms]) -> None:
     """Asserts that the table below the heading has the terms and totals on studio and on mini, and
     no other rows."""
-    told = _rows(page, heading)
+    documented = _rows(page, heading)
     both = terms["studio"], terms["mini"]
     total = tuple(each.total_s for each in both)
-    assert told.pop("total") == pytest.approx(total, abs=0.006)
+    assert documented.pop("total") == pytest.approx(total, abs=0.006)
     for term, name in TERMS.items():
         seconds = tuple(getattr(each, term) for each in both)
-        assert told.pop(name, (0.0, 0.0)) == pytest.approx(seconds, abs=0.006), name
-    assert not told
+        assert documented.pop(name, (0.0, 0.0)) == pytest.approx(seconds, abs=0.006), name
+    assert not documented
 
 
 def _rows(page: str, heading: str) -> dict[str, tuple[float, float]]:

@@ -60,7 +60,7 @@ SETTINGS = Settings(
 )
 Fate = asyncio.Future[Failure | None]
 Depths = dict[int, int]
-"""How many positions of each chain are held."""
+"""How many positions of each chain are cached."""
 
 
 @cache
@@ -70,7 +70,7 @@ def chain_of(model: str, name: int, positions: int = MAX_POSITIONS) -> Chain:
 
 
 class SetClock(asyncio.SelectorEventLoop):
-    """A loop whose time is what the test says; where all wait for a time, it is that time."""
+    """A loop whose time the test sets; where all wait for a time, it is that time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -135,8 +135,8 @@ class PlayedLink:
 
 
 @dataclass
-class _Held:
-    """What the prefix cache of one engine holds, as its agent tells it."""
+class _Cached:
+    """The contents of the prefix cache of one engine, as its agent reports them."""
 
     epoch: int
     seq: int = 0
@@ -144,8 +144,8 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class Said:
-    """An event, and what its model holds once it was heard; None where it brings nothing whole."""
+class StreamedEvent:
+    """An event, and what its model has cached once that is received; None if still incomplete."""
 
     event: Event
     depths: Depths | None = None
@@ -172,11 +172,11 @@ class PlayedAgent(CacheWatch):
     def __init__(self, node_id: str, chance: Random) -> None:
         self.record = node_record(f"http://{node_id}", node_id, node_id=node_id)
         self.chance = chance
-        self.said: deque[Said] = deque()
+        self.events: deque[StreamedEvent] = deque()
         self.is_alive = self.is_followed = False
         self.is_lossy = False
         """Whether something of the stream was lost."""
-        self.held: dict[str, _Held] = {}
+        self.caches: dict[str, _Cached] = {}
         self._instance = self._epoch = 0
         self._fates: set[Fate] = set()
 
@@ -203,20 +203,20 @@ class PlayedAgent(CacheWatch):
     async def load(self) -> None:
         """A model, if it can."""
         entry = self.chance.choice(list(self.entries.values()))
-        with contextlib.suppress(NodeError), self.supervisor.serving(entry) as held:
-            await held.ready()
+        with contextlib.suppress(NodeError), self.supervisor.serving(entry) as resident:
+            await resident.ready()
 
     async def die(self) -> None:
         """As from kill -9."""
         self.is_alive = self.is_followed = False
-        self.said.clear()
+        self.events.clear()
         for fate in tuple(self._fates):
             if not fate.done():
                 fate.set_result(Failure.BROKEN)
         for engine in self.supervisor.engines().values():
             self.link(engine.handle.link).rows.clear()
         await self.supervisor.close(0.0)
-        self.held.clear()
+        self.caches.clear()
 
     # --- serving ---
 
@@ -225,8 +225,8 @@ class PlayedAgent(CacheWatch):
         entry = self.entries[lease.model]
         self._fates.add(fate)
         try:
-            with self.supervisor.serving(entry) as held:
-                link = self.link((await held.ready()).link)
+            with self.supervisor.serving(entry) as resident:
+                link = self.link((await resident.ready()).link)
                 link.rows.add(lease.node_request_id)
                 begun()
                 try:
@@ -244,7 +244,7 @@ class PlayedAgent(CacheWatch):
         assert isinstance(link, PlayedLink)
         return link
 
-    # --- telling ---
+    # --- reporting ---
 
     def status(self) -> NodeStatus:
         budget = self.supervisor.budget
@@ -265,69 +265,73 @@ class PlayedAgent(CacheWatch):
     def follow(self) -> None:
         """A new event stream, from its beginning."""
         self.is_followed, self.is_lossy = True, False
-        self.said = deque([Said(StatusEvent(self.status()))])
-        for model, held in self.held.items():
-            self.said += self._snapshot(model, held)
+        self.events = deque([StreamedEvent(StatusEvent(self.status()))])
+        for model, contents in self.caches.items():
+            self.events += self._snapshot(model, contents)
 
-    def hold(self, model: str, name: int, depth: int) -> None:
+    def set_depth(self, model: str, name: int, depth: int) -> None:
         """The engine's cache has grown, or lost what was at the end."""
-        held = self.held.get(model)
-        if held is None:
+        contents = self.caches.get(model)
+        if contents is None:
             return
-        hashes, before = chain_of(model, name).hashes, held.depths.get(name, 0)
-        held.depths[name] = depth
-        held.seq += 1
+        hashes, before = chain_of(model, name).hashes, contents.depths.get(name, 0)
+        contents.depths[name] = depth
+        contents.seq += 1
         changed = [_entry(hashes, position) for position in range(before, depth)]
         delta = PrefixDelta(
-            model, held.epoch, held.seq, pack_entries(changed), pack_hashes(hashes[depth:before])
+            model,
+            contents.epoch,
+            contents.seq,
+            pack_entries(changed),
+            pack_hashes(hashes[depth:before]),
         )
-        self._say(Said(delta, dict(held.depths)))
+        self._emit(StreamedEvent(delta, dict(contents.depths)))
 
     def lose(self) -> None:
         """A change does not arrive."""
-        changes = [each for each in self.said if isinstance(each.event, PrefixDelta)]
+        changes = [each for each in self.events if isinstance(each.event, PrefixDelta)]
         if changes:
-            self.said.remove(self.chance.choice(changes))
+            self.events.remove(self.chance.choice(changes))
             self.is_lossy = True
 
     def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
         self._epoch += 1
-        self.held[entry.name] = _Held(self._epoch)
+        self.caches[entry.name] = _Cached(self._epoch)
 
     def on_ended(self, model: str) -> None:
-        held = self.held.pop(model, None)
-        if held is None:
+        contents = self.caches.pop(model, None)
+        if contents is None:
             return
-        self._say(Said(PrefixGone(model, held.epoch), {}))
-        if self.chance.random() < 0.5:  # a late word of the engine that has ended
+        self._emit(StreamedEvent(PrefixGone(model, contents.epoch), {}))
+        if self.chance.random() < 0.5:  # a late event of the engine that has ended
             entries = pack_entries([_entry(chain_of(model, CHAINS[0]).hashes, 0)])
-            delta = PrefixDelta(model, held.epoch, held.seq + 1, entries, b"")
-            snapshot = PrefixSnapshot(model, held.epoch, held.seq, 0, 1, entries)
-            self._say(Said(delta, is_late=True))
-            self._say(Said(snapshot, is_late=True))
+            delta = PrefixDelta(model, contents.epoch, contents.seq + 1, entries, b"")
+            snapshot = PrefixSnapshot(model, contents.epoch, contents.seq, 0, 1, entries)
+            self._emit(StreamedEvent(delta, is_late=True))
+            self._emit(StreamedEvent(snapshot, is_late=True))
 
     def _on_change(self) -> None:
         if self.is_followed:
-            self._say(Said(StatusEvent(self.status())))
+            self._emit(StreamedEvent(StatusEvent(self.status())))
 
-    def _say(self, said: Said) -> None:
+    def _emit(self, event: StreamedEvent) -> None:
         if self.is_followed:
-            self.said.append(said)
+            self.events.append(event)
 
-    def _snapshot(self, model: str, held: _Held) -> Iterator[Said]:
+    def _snapshot(self, model: str, contents: _Cached) -> Iterator[StreamedEvent]:
         entries = [
             _entry(chain_of(model, name).hashes, position)
-            for name, depth in held.depths.items()
+            for name, depth in contents.depths.items()
             for position in range(depth)
         ]
         size = self.chance.choice((7, 50, 4096))
         parts = [entries[begin : begin + size] for begin in range(0, len(entries), size)] or [[]]
         for part, each in enumerate(parts):
             piece = PrefixSnapshot(
-                model, held.epoch, held.seq, part, len(parts), pack_entries(each)
+                model, contents.epoch, contents.seq, part, len(parts), pack_entries(each)
             )
             is_whole = part + 1 == len(parts)
-            yield Said(piece, dict(held.depths) if is_whole else None)
+            yield StreamedEvent(piece, dict(contents.depths) if is_whole else None)
 
 
 def _entry(hashes: Any, position: int) -> Entry:

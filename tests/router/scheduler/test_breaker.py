@@ -19,7 +19,7 @@ from router.scheduler.cost import FAILURE_PENALTY_S
 from router.states import BreakerState
 from router.types import Failure, Lease
 from tests.router.conftest import model_status, node_status, node_view
-from tests.router.scheduler.fleet import Fleet, accounts, asking, granted, rejected
+from tests.router.scheduler.fleet import Fleet, a_ticket, accounts, granted, rejected
 
 
 def fail(circuit: Circuit, now_s: float) -> float:
@@ -129,24 +129,24 @@ def test_outcomes_are_forgotten_after_their_time_and_above_their_number() -> Non
     assert circuit.counts() == (0, MAX_RECENT)
 
 
-# --- what is turned away ---
+# --- requests that are rejected ---
 
 
 @pytest.mark.parametrize(
-    ("told_s", "backoff_s"),
+    ("retry_after_s", "backoff_s"),
     [(None, MIN_BACKOFF_S), (0, MIN_BACKOFF_S), (7, 7.0), (3600, MAX_BACKOFF_S)],
 )
-def test_a_request_that_is_turned_away_keeps_others_away_for_the_time_that_was_told(
-    told_s: int | None, backoff_s: float
+def test_a_rejection_keeps_other_requests_away_for_its_retry_after(
+    retry_after_s: int | None, backoff_s: float
 ) -> None:
     circuit = Circuit()
-    circuit.back_off(10.0, told_s)
+    circuit.back_off(10.0, retry_after_s)
     assert circuit.blocks(10.0 + backoff_s - 0.01)
     assert not circuit.blocks(10.0 + backoff_s)
     assert circuit.state(10.0) is BreakerState.CLOSED and circuit.counts() == (0, 0)
 
 
-def test_of_several_that_are_turned_away_the_longest_wait_counts() -> None:
+def test_of_several_rejections_the_longest_wait_counts() -> None:
     circuit = Circuit()
     circuit.back_off(0.0, 30)
     circuit.back_off(1.0, None)
@@ -183,11 +183,11 @@ def states(fleet: Fleet) -> list[tuple[str, str, int, int]]:
 
 
 def failure_penalty_s(fleet: Fleet) -> float:
-    return fleet.term(asking("x"), "a", "failure_penalty_s")
+    return fleet.term(a_ticket("x"), "a", "failure_penalty_s")
 
 
 def on_a(fleet: Fleet, name: str) -> Lease:
-    return fleet.lease(asking(name, pinned_node_id="a"))
+    return fleet.lease(a_ticket(name, pinned_node_id="a"))
 
 
 def test_half_open_it_lets_one_request_try_and_closes_when_that_is_served() -> None:
@@ -219,7 +219,7 @@ def test_a_trial_whose_caller_leaves_lets_the_next_one_try() -> None:
     assert failure_penalty_s(fleet) == 0.0
 
 
-def test_a_node_whose_verdicts_say_that_half_fail_is_left_for_longer() -> None:
+def test_a_node_half_of_whose_verdicts_are_failures_is_left_for_longer() -> None:
     fleet = Fleet(node_view("a"), node_view("b"))
     for number in range(6):
         lease = on_a(fleet, f"{number}")
@@ -246,34 +246,34 @@ def test_an_agent_that_began_anew_has_failed_nobody_yet() -> None:
     assert states(fleet) == []
 
 
-def turned_away(fleet: Fleet, lease: Lease, retry_after_s: int | None = None) -> Lease:
+def rejected_lease(fleet: Fleet, lease: Lease, retry_after_s: int | None = None) -> Lease:
     """The lease that its ticket gets instead."""
     actions = fleet.scheduler.on_failed(lease, fleet.moment, Failure.BUSY, retry_after_s)
     return granted(actions)
 
 
-def test_a_node_that_turns_a_request_away_gets_no_more_for_the_time_that_it_told() -> None:
+def test_a_node_that_rejects_a_request_gets_no_more_until_its_retry_after_has_passed() -> None:
     fleet = Fleet(node_view("a"))
-    lease = fleet.lease(asking("1"))
+    lease = fleet.lease(a_ticket("1"))
     fleet.views = (*fleet.views, node_view("b"))
-    assert turned_away(fleet, lease, 7).node_id == "b"
+    assert rejected_lease(fleet, lease, 7).node_id == "b"
     assert states(fleet) == []
     assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     for second in range(7):
         fleet.now_s = float(second)
-        assert fleet.lease(asking(f"at {second}")).node_id == "b"
+        assert fleet.lease(a_ticket(f"at {second}")).node_id == "b"
     fleet.now_s = 7.0
     assert failure_penalty_s(fleet) == 0.0
-    assert fleet.chosen(asking("then")) == "a"
+    assert fleet.chosen(a_ticket("then")) == "a"
 
 
-def test_the_only_node_is_asked_again_though_it_told_to_wait() -> None:
+def test_the_only_node_is_tried_again_despite_its_retry_after() -> None:
     fleet = Fleet(node_view("a"))
     for number in range(2):
-        lease = fleet.lease(asking(f"{number}"))
+        lease = fleet.lease(a_ticket(f"{number}"))
         args = lease, fleet.moment, Failure.BUSY, 7
         rejected(fleet.scheduler.on_failed(*args))
-    served = fleet.lease(asking("then"))
+    served = fleet.lease(a_ticket("then"))
     assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.done(served, served=True)
     assert failure_penalty_s(fleet) == 0.0
@@ -284,14 +284,14 @@ def test_an_answer_that_had_begun_before_does_not_end_the_wait() -> None:
     running = on_a(fleet, "1")
     fleet.now_s = 1.0
     fleet.views = (fleet.views[0],)
-    late = fleet.lease(asking("2"))
+    late = fleet.lease(a_ticket("2"))
     fleet.views = (*fleet.views, node_view("b"))
-    assert turned_away(fleet, late, 30).node_id == "b"
+    assert rejected_lease(fleet, late, 30).node_id == "b"
     fleet.done(running, served=True)
     assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
 
 
-def test_a_trial_that_is_turned_away_leaves_the_breaker_as_it_is() -> None:
+def test_a_trial_that_is_rejected_leaves_the_breaker_as_it_is() -> None:
     fleet = Fleet(node_view("a"), node_view("b"))
     fleet.done(on_a(fleet, "1"), failed=True)
     fleet.now_s = FIRST_OPEN_S

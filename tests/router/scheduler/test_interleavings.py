@@ -1,4 +1,4 @@
-"""Any order of requests, aborts, deaths, restarts, stale words, loads, unloads and clock jumps:
+"""Any order of requests, aborts, deaths, restarts, stale events, loads, unloads and clock jumps:
 every ticket ends once, none waits for nothing, and nothing is left behind."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from router.types import (
 )
 from router.upstream.foreign_nodes import foreign_status
 from tests.router.leases import open_leases
-from tests.router.scheduler.fleet import accounts, asking
+from tests.router.scheduler.fleet import a_ticket, accounts
 from tests.router.scheduler.played import (
     CHAINS,
     MAX_POSITIONS,
@@ -60,8 +60,8 @@ from tests.router.scheduler.played import (
     PlayedAgent,
     PlayedLink,
     PlayedServer,
-    Said,
     SetClock,
+    StreamedEvent,
     chain_of,
 )
 
@@ -76,7 +76,7 @@ SERVER = "f"
 TOKENS = (0, 100, 1_000, 8_000)
 LONG_S = 2.0
 AGAIN_S = 1.1
-"""After so long everybody who waits is asked again."""
+"""After so long everybody who waits is placed again."""
 TURNS = 4
 """Of the loop, until what an event sets off at once has happened."""
 PATIENCE = 400
@@ -84,7 +84,7 @@ PATIENCE = 400
 
 
 class Watched(Decisions):
-    """Tells of every grant, and of its end."""
+    """Records every grant, and its end."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -115,15 +115,15 @@ class World:
         )
         self.agents = [PlayedAgent(name, self.chance) for name in AGENTS[: 1 + seed % 3]]
         self.server = PlayedServer(SERVER)
-        self.told: dict[tuple[str, str], Depths] = {}
-        """What the router has heard that a model of a node holds."""
+        self.reported: dict[tuple[str, str], Depths] = {}
+        """What a model of a node has cached, as far as the router has received it."""
         self.partly: set[tuple[str, str]] = set()
         """Those of which a snapshot is on its way."""
         self.tickets: dict[str, Ticket] = {}
         self.callers: dict[str, asyncio.Task[None]] = {}
         self.orders: set[asyncio.Task[None]] = set()
         self.granted: dict[str, str] = {}
-        """The node of each ticket that holds a lease."""
+        """The node of each ticket that has a lease."""
         self.grants = 0
         """So far."""
         self.running: dict[str, tuple[Lease, Fate]] = {}
@@ -157,8 +157,8 @@ class World:
         number = len(self.failed.get(ticket.request_id, ())) + 1
         assert lease.attempt <= MAX_ATTEMPTS and number <= lease.attempt
         view = self.fleet.node(lease.node_id)
-        heard_id = view.status.instance_id if view is not None and view.status else ""
-        if heard_id != lease.instance_id:
+        known_id = view.status.instance_id if view is not None and view.status else ""
+        if known_id != lease.instance_id:
             return Failure.UNSENT
         node = self.server if lease.node_id == SERVER else self.agent(lease.node_id)
         if node.instance_id != lease.instance_id:
@@ -179,21 +179,21 @@ class World:
             self.failed.setdefault(ticket.request_id, {})[lease.node_id] = how
 
     def close(self, lease: Lease, outcome: str) -> None:
-        is_told = lease.node_id != SERVER
-        served = outcome == "answered" and not is_told
+        reports_usage = lease.node_id != SERVER
+        served = outcome == "answered" and not reports_usage
         failed = outcome != "answered" and self.chance.random() < 0.2
         self.decisions.ended(lease.ticket_id, outcome)
         self.placing.on_done(lease, served=served, failed=failed)
         chain = self.tickets[lease.ticket_id].chain
         if served and chain is not None:
             self.index.on_served(lease.node_id, chain, lease.prompt_tokens)
-        elif is_told and not failed and self.chance.random() < 0.8:
-            told = accounts(lease, 1_000, self.chance.choice((0, 500)))
+        elif reports_usage and not failed and self.chance.random() < 0.8:
+            usage = accounts(lease, 1_000, self.chance.choice((0, 500)))
             bad = self.chance.random() < 0.1
-            self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, accounts=told))
+            self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, accounts=usage))
 
     def on_granted(self, ticket: Ticket, decision: Decision) -> None:
-        """Only what can serve it as far as anybody told, and it reckons with nothing void."""
+        """Only what can serve it as far as was reported, and nothing void is reckoned with."""
         assert ticket.request_id not in self.granted
         assert ticket.request_id not in self.ended
         self.granted[ticket.request_id] = decision.node_id
@@ -207,7 +207,7 @@ class World:
         assert terms is not None and ticket.chain is not None
         key = decision.node_id, ticket.model
         if decision.node_id != SERVER and key not in self.partly:
-            depth = self.told.get(key, {}).get(self.chain_name(ticket), 0)
+            depth = self.reported.get(key, {}).get(self.chain_name(ticket), 0)
             assert terms.cached_positions <= min(depth, len(ticket.chain))
 
     # --- what happens ---
@@ -218,7 +218,7 @@ class World:
 
     def request(self) -> None:
         name, model = f"t{len(self.tickets)}", self.chance.choice(MODELS)
-        made = asking(
+        made = a_ticket(
             name,
             model=model,
             stream=self.chance.random() < 0.7,
@@ -262,20 +262,22 @@ class World:
             lease, fate = self.chance.choice(list(self.running.values()))
             if not fate.done():
                 fate.set_result(how)
-                self.hold(lease)
+                self.cache_prompt(lease)
 
-    def hold(self, lease: Lease) -> None:
+    def cache_prompt(self, lease: Lease) -> None:
         """Its prompt is cached where it was served; then a part of it perhaps no more."""
         ticket = self.tickets[lease.ticket_id]
         if lease.node_id != SERVER and ticket.chain is not None:
             depth = self.chance.choice((len(ticket.chain), MAX_POSITIONS, 1, 0))
-            self.agent(lease.node_id).hold(ticket.model, self.chain_name(ticket), depth)
+            self.agent(lease.node_id).set_depth(ticket.model, self.chain_name(ticket), depth)
 
     def others(self) -> None:
         """The cache of a node changes by what this router has not sent there."""
         agent, model = self.chance.choice(self.agents), self.chance.choice(MODELS)
         for _ in range(self.chance.choice((1, 3))):
-            agent.hold(model, self.chance.choice(CHAINS), self.chance.randint(0, MAX_POSITIONS))
+            agent.set_depth(
+                model, self.chance.choice(CHAINS), self.chance.randint(0, MAX_POSITIONS)
+            )
 
     async def change_node(self) -> None:
         agent = self.chance.choice(self.agents)
@@ -285,12 +287,12 @@ class World:
         elif what == 1:
             self.lose_stream(agent)
         elif what == 2:
-            self.agent_with_most_to_say().lose()
+            self.agent_with_most_events().lose()
         elif what == 3 and agent.record.id in self.known():
             self.remove(agent)
         elif what < 6:
             self.order_unload(agent)
-        self.hear(agent, self.chance.choice((0, 1, 99)))
+        self.receive(agent, self.chance.choice((0, 1, 99)))
 
     async def restart(self, agent: PlayedAgent) -> None:
         await agent.die()
@@ -300,7 +302,7 @@ class World:
 
     def lose_stream(self, agent: PlayedAgent) -> None:
         agent.is_followed = False
-        agent.said.clear()
+        agent.events.clear()
         self.forget(agent.record.id)
         self.fleet.lost(agent.record.id, "It is gone.")
 
@@ -329,29 +331,29 @@ class World:
         else:
             assert not is_busy or agent.supervisor is not supervisor
 
-    # --- what the router hears ---
+    # --- what the router receives ---
 
     def listen(self) -> None:
-        self.hear(self.chance.choice(self.agents), self.chance.choice((1, 3, 99)))
+        self.receive(self.chance.choice(self.agents), self.chance.choice((1, 3, 99)))
 
-    def hear(self, agent: PlayedAgent, count: int = 99) -> None:
-        """Some of what an agent has said; of one that is lost or new, from the beginning."""
+    def receive(self, agent: PlayedAgent, count: int = 99) -> None:
+        """Some of the events of an agent; of one that is lost or new, from the beginning."""
         if agent.record.id not in self.known():
             self.fleet.add(agent.record)
         if not agent.is_followed:
             self.forget(agent.record.id)
             agent.follow()
-        while agent.said and count:
+        while agent.events and count:
             count -= 1
-            if not self.take(agent, agent.said.popleft()):
+            if not self.take(agent, agent.events.popleft()):
                 assert agent.is_lossy
                 self.forget(agent.record.id)
                 agent.follow()
         self.check_index(agent)
 
-    def take(self, agent: PlayedAgent, said: Said) -> bool:
+    def take(self, agent: PlayedAgent, streamed: StreamedEvent) -> bool:
         """Whether nothing before it is missing."""
-        node_id, event, whole = agent.record.id, said.event, True
+        node_id, event, whole = agent.record.id, streamed.event, True
         if isinstance(event, StatusEvent):
             view = self.fleet.node(node_id)
             if view is None or not view.status or view.status.instance_id != agent.instance_id:
@@ -364,22 +366,22 @@ class World:
             whole = self.index.on_snapshot(node_id, event)
         elif isinstance(event, PrefixGone):
             self.index.on_gone(node_id, event)
-        if whole and not said.is_late:
+        if whole and not streamed.is_late:
             assert isinstance(event, PrefixDelta | PrefixSnapshot | PrefixGone)
-            self.note(node_id, event.model, said)
+            self.note(node_id, event.model, streamed)
         return whole
 
-    def note(self, node_id: str, model: str, said: Said) -> None:
+    def note(self, node_id: str, model: str, streamed: StreamedEvent) -> None:
         self.partly.discard((node_id, model))
-        if said.depths is not None:
-            self.told[node_id, model] = said.depths
+        if streamed.depths is not None:
+            self.reported[node_id, model] = streamed.depths
         else:
             self.partly.add((node_id, model))
 
     def forget(self, node_id: str) -> None:
         self.index.forget_node(node_id)
         for model in MODELS:
-            self.told.pop((node_id, model), None)
+            self.reported.pop((node_id, model), None)
             self.partly.discard((node_id, model))
 
     async def pass_time(self) -> None:
@@ -391,8 +393,8 @@ class World:
             self.check_nobody_waits_for_nothing()
 
     async def until_nothing_is_granted(self) -> None:
-        """Everybody is asked again, until nobody who waits can begin: a grant changes the prices of
-        those after it, which hold for a while."""
+        """Everybody is placed again, until nobody who waits can begin: a grant changes the prices
+        of those after it, which stay valid for a while."""
         before = -1
         while before != self.grants:
             before = self.grants
@@ -403,23 +405,23 @@ class World:
 
     def check(self) -> None:
         assert not self.clock.faults
-        held = Counter(self.granted.values())
-        assert open_leases(self.placing.traffic) == held.total()
+        leased = Counter(self.granted.values())
+        assert open_leases(self.placing.traffic) == leased.total()
         for node_id in (*AGENTS, SERVER):
-            assert self.placing.traffic.in_flight(node_id) == held[node_id]
+            assert self.placing.traffic.in_flight(node_id) == leased[node_id]
         waiting = sum(count for _, count in self.placing.traffic.queue_lengths())
         assert len(self.scheduler._admission) == waiting
         assert (self.scheduler.wake_s() is None) == (not waiting)
 
     def check_index(self, agent: PlayedAgent) -> None:
-        """The index is what its node has told, and nothing of another epoch."""
+        """The index is what its node has reported, and nothing of another epoch."""
         for model in MODELS:
             key = agent.record.id, model
             for name in CHAINS:
-                told = self.told.get(key, {}).get(name, 0)
+                reported = self.reported.get(key, {}).get(name, 0)
                 found = self.index.coverage(agent.record.id, chain_of(model, name))
                 if key not in self.partly:
-                    assert found.positions == told
+                    assert found.positions == reported
                 assert found.usable_tokens == 100 * found.positions
 
     def check_nobody_waits_for_nothing(self) -> None:
@@ -464,7 +466,7 @@ class World:
             await agent.start()
             if self.chance.random() < 0.7:
                 await agent.load()
-            self.hear(agent)
+            self.receive(agent)
         self.fleet.add(self.server.record)
         models = self.chance.choice(((), MODELS[:1], MODELS))
         self.fleet.on_status(SERVER, foreign_status(self.server.record, list(models)))
@@ -483,7 +485,7 @@ class World:
         self.uncordon_all()
         for _ in range(PATIENCE):
             for agent in self.agents:
-                self.hear(agent)
+                self.receive(agent)
             for _, fate in list(self.running.values()):
                 if not fate.done():
                     fate.set_result(None)
@@ -505,8 +507,8 @@ class World:
     def agent(self, node_id: str) -> PlayedAgent:
         return next(agent for agent in self.agents if agent.record.id == node_id)
 
-    def agent_with_most_to_say(self) -> PlayedAgent:
-        return max(self.agents, key=lambda agent: len(agent.said))
+    def agent_with_most_events(self) -> PlayedAgent:
+        return max(self.agents, key=lambda agent: len(agent.events))
 
     def known(self) -> dict[str, NodeView]:
         return {view.node_id: view for view in self.fleet.snapshot}

@@ -11,11 +11,11 @@ from router.scheduler.rates import Rates
 from router.scheduler.sessions import Sessions
 from router.types import Action, Grant, Lease, Priority
 from tests.router.conftest import node_view
-from tests.router.scheduler.fleet import Fleet, Prefixes, asking, cached_model
+from tests.router.scheduler.fleet import Fleet, Prefixes, a_ticket, cached_model
 
 
 @pytest.mark.parametrize("batch_model", ["x", "y"])
-def test_a_third_of_the_work_is_for_the_promoted_whichever_model_others_ask_for(
+def test_a_third_of_the_work_is_for_the_promoted_whichever_model_others_request(
     batch_model: str,
 ) -> None:
     """One node that is never idle: each second a prompt of a second ends, and an interactive one
@@ -29,19 +29,21 @@ def test_a_third_of_the_work_is_for_the_promoted_whichever_model_others_ask_for(
         live.extend(leases)
         begun_s.extend(fleet.now_s for each in leases if each.ticket_id.startswith("batch"))
 
-    def ask(name: str, model: str, priority: Priority) -> None:
-        take(fleet.ask(asking(name, 300, model=model, priority=priority, arrived_s=fleet.now_s)))
+    def submit(name: str, model: str, priority: Priority) -> None:
+        take(
+            fleet.submit(a_ticket(name, 300, model=model, priority=priority, arrived_s=fleet.now_s))
+        )
 
     for number in range(3):
-        ask(f"{number}", "x", Priority.INTERACTIVE)
+        submit(f"{number}", "x", Priority.INTERACTIVE)
     for number in range(5):
-        ask(f"batch {number}", batch_model, Priority.BATCH)
+        submit(f"batch {number}", batch_model, Priority.BATCH)
     for second in range(1, 60):
         fleet.now_s = float(second)
         lease = live.pop(0)
         take(fleet.first(lease))
         take(fleet.done(lease))
-        ask(f"at {second}", "x", Priority.INTERACTIVE)
+        submit(f"at {second}", "x", Priority.INTERACTIVE)
     assert begun_s == [30.0, 33.0, 36.0, 39.0, 42.0]
 
 
@@ -49,7 +51,7 @@ def test_deadlines_of_those_that_left_do_not_gather() -> None:
     placement = Placement(Prefixes(), Rates(), Books(), Sessions())
     queue = FairQueue(AdmissionLimits())
     for number in range(1_000):
-        ticket = asking(f"{number}", deadline_s=1_000.0 - number)
+        ticket = a_ticket(f"{number}", deadline_s=1_000.0 - number)
         queue.add(Waiting(placement.estimate(ticket, 0.0), 0.0, 1.0))
         if number % 100:
             queue.remove(ticket.request_id)
@@ -59,5 +61,5 @@ def test_deadlines_of_those_that_left_do_not_gather() -> None:
     assert [each.estimate.ticket.request_id for each in queue.overdue(200.0)] == ["900", "800"]
     for number in range(0, 1_000, 100):
         queue.remove(f"{number}")
-    queue.add(Waiting(placement.estimate(asking("last", deadline_s=5.0), 0.0), 0.0, 1.0))
+    queue.add(Waiting(placement.estimate(a_ticket("last", deadline_s=5.0), 0.0), 0.0, 1.0))
     assert len(queue._deadlines) == 1

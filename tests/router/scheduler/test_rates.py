@@ -21,7 +21,7 @@ from router.scheduler.rates import (
 )
 from router.types import Lease
 from tests.router.conftest import model_status, node_status, node_view
-from tests.router.scheduler.fleet import Fleet, accounts, asking, cached_model
+from tests.router.scheduler.fleet import Fleet, a_ticket, accounts, cached_model
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_untried_node_is_taken_to_be_off_its_chip_as_the_model_s_other_nodes_
     assert learned_of_two_others("Apple M4") == pytest.approx(2.5, rel=0.01)
 
 
-def test_chips_of_which_nothing_is_known_tell_nothing_of_others() -> None:
+def test_unknown_chips_predict_nothing_of_others() -> None:
     assert learned_of_two_others("AMD EPYC 7B13") == 1.0
     assert learned_of_two_others("AMD EPYC 7B13", new="AMD EPYC 7B13") == 1.0
     assert learned_of_two_others("") == 1.0
@@ -120,11 +120,11 @@ def test_an_untried_foreign_server_is_taken_to_be_like_the_others() -> None:
     assert learned_of_two_others("", new="") == pytest.approx(2.5, rel=0.01)
 
 
-def test_one_model_s_speed_tells_nothing_of_another_s() -> None:
+def test_one_model_s_speed_predicts_nothing_of_another_s() -> None:
     assert learned_of_two_others("Apple M4", model="x") == 1.0
 
 
-def test_few_prefills_tell_nothing_of_other_nodes() -> None:
+def test_few_prefills_predict_nothing_of_other_nodes() -> None:
     rate = PrefillRate(0.001)
     for number in range(SURE_SAMPLES):
         assert rate.guess_error() is None, number
@@ -132,7 +132,7 @@ def test_few_prefills_tell_nothing_of_other_nodes() -> None:
     assert rate.guess_error() == pytest.approx(1.0 + 1.0 - 1 / (SURE_SAMPLES + 1))
 
 
-def told(*tokens_per_s: float, step_s: float | None = None, rows: int = 1) -> ModelSpeed:
+def reported(*tokens_per_s: float, step_s: float | None = None, rows: int = 1) -> ModelSpeed:
     prefill = tuple(
         DepthSpeed(depth, each) for depth, each in zip(DEPTH_BEGINS, tokens_per_s, strict=False)
     )
@@ -144,9 +144,9 @@ def rates_of(speed: ModelSpeed | None, weight_bytes: int = 6_120_000_000) -> Nod
     return Rates().of(node_status(model), "id-a", model)
 
 
-def test_a_node_that_tells_its_speed_is_taken_at_its_word_from_the_first_request_on() -> None:
+def test_a_node_s_reported_speed_is_used_from_the_first_request_on() -> None:
     # By the chip and the weights alone: 4 ms a token, 40 ms a step.
-    rates = rates_of(told(1_000, 500, step_s=0.022, rows=3))
+    rates = rates_of(reported(1_000, 500, step_s=0.022, rows=3))
     assert rates.prefill.seconds(0, 4_096) == pytest.approx(4.096)
     assert rates.prefill.seconds(5_000, 6_000) == pytest.approx(2.0)
     deeper = rates.prefill.seconds(70_000, 71_000)
@@ -154,7 +154,7 @@ def test_a_node_that_tells_its_speed_is_taken_at_its_word_from_the_first_request
     assert rates.row_step_s.value == pytest.approx(0.02)
 
 
-def test_a_node_that_tells_nothing_is_guessed_by_its_chip() -> None:
+def test_the_speed_of_a_node_that_reports_none_is_estimated_from_its_chip() -> None:
     assert rates_of(None).prefill.seconds(0, 1_000) == rates_of(ModelSpeed()).prefill.seconds(
         0, 1_000
     )
@@ -162,11 +162,11 @@ def test_a_node_that_tells_nothing_is_guessed_by_its_chip() -> None:
 
 
 @pytest.mark.parametrize("tokens_per_s", [1e-3, 1e7])
-def test_a_node_s_word_is_not_taken_beyond_reason_and_requests_show_the_truth(
+def test_a_reported_speed_is_clamped_and_requests_show_the_true_one(
     tokens_per_s: float,
 ) -> None:
     step_s = 1.0 / tokens_per_s
-    rates = rates_of(told(tokens_per_s, step_s=step_s))
+    rates = rates_of(reported(tokens_per_s, step_s=step_s))
     guess = rates_of(None)
     guessed_s = guess.prefill.seconds(0, 1_000)
     limit_s = guessed_s * MAX_GUESS_ERROR if tokens_per_s < 1 else guessed_s / MAX_GUESS_ERROR
@@ -182,7 +182,7 @@ def test_a_node_s_word_is_not_taken_beyond_reason_and_requests_show_the_truth(
     assert rates.row_step_s.value == pytest.approx(0.04, rel=0.05)
 
 
-def test_what_a_node_tells_later_counts_until_requests_have_shown_it() -> None:
+def test_a_speed_reported_later_counts_until_requests_have_shown_it() -> None:
     rates = Rates()
     model = model_status(weight_bytes=6_120_000_000)
     status = node_status(model)
@@ -191,26 +191,27 @@ def test_what_a_node_tells_later_counts_until_requests_have_shown_it() -> None:
         return rates.of(status, "id-a", replace(model, speed=speed)).prefill.seconds(0, 1_000)
 
     assert seconds(None) == pytest.approx(4.0)
-    assert seconds(told(1_000)) == pytest.approx(1.0)
-    assert seconds(told(2_000)) == pytest.approx(0.5)
+    assert seconds(reported(1_000)) == pytest.approx(1.0)
+    assert seconds(reported(2_000)) == pytest.approx(0.5)
     assert seconds(None) == pytest.approx(0.5)
     lease = Lease("t", "id-a", "m", 0.0, 1)
     rates.learn_prefill(lease, 0, 1_000, 0.5)
-    assert seconds(told(100)) == pytest.approx(0.5)
+    assert seconds(reported(100)) == pytest.approx(0.5)
     # Its steps have not been seen yet.
     assert (
-        rates.of(status, "id-a", replace(model, speed=told(step_s=0.01))).row_step_s.value == 0.01
+        rates.of(status, "id-a", replace(model, speed=reported(step_s=0.01))).row_step_s.value
+        == 0.01
     )
     answered = replace(accounts(lease, 0), completion_tokens=101, decode_s=1.0)
     rates.learn(lease, answered, 0)
     before_s = rates.of(status, "id-a", model).row_step_s.value
     assert (
-        rates.of(status, "id-a", replace(model, speed=told(step_s=0.5))).row_step_s.value
+        rates.of(status, "id-a", replace(model, speed=reported(step_s=0.5))).row_step_s.value
         == before_s
     )
 
 
-def test_a_new_router_s_first_placement_goes_by_what_nodes_tell_of_their_speed() -> None:
-    slow, fast = cached_model(speed=told(200)), cached_model(speed=told(2_000))
-    assert Fleet(node_view("a", slow), node_view("b", fast)).chosen(asking("r", 8_000)) == "b"
-    assert Fleet(node_view("a", fast), node_view("b", slow)).chosen(asking("r", 8_000)) == "a"
+def test_a_new_router_s_first_placement_goes_by_the_speeds_that_nodes_report() -> None:
+    slow, fast = cached_model(speed=reported(200)), cached_model(speed=reported(2_000))
+    assert Fleet(node_view("a", slow), node_view("b", fast)).chosen(a_ticket("r", 8_000)) == "b"
+    assert Fleet(node_view("a", fast), node_view("b", slow)).chosen(a_ticket("r", 8_000)) == "a"

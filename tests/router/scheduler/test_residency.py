@@ -27,7 +27,7 @@ from router.types import Grant, Lease, NodeView, RejectKind
 from tests.node.protocol import swap_cases
 from tests.node.protocol.swap_cases import SwapCase
 from tests.router.conftest import node_view
-from tests.router.scheduler.fleet import Fleet, asking, cached_model, granted, queued, rejected
+from tests.router.scheduler.fleet import Fleet, a_ticket, cached_model, granted, queued, rejected
 from tests.router.simulator.building import talks, workload
 
 GIB = 1 << 30
@@ -58,7 +58,7 @@ def away(name: str, **fields: object) -> ModelStatus:
 
 def begun(fleet: Fleet, name: str, model: str) -> Lease:
     """A lease whose answer has begun."""
-    lease = fleet.lease(asking(name, model=model))
+    lease = fleet.lease(a_ticket(name, model=model))
     fleet.first(lease)
     return lease
 
@@ -111,84 +111,84 @@ def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
 
 def test_a_node_where_the_model_never_fits_beside_what_is_pinned_is_out_of_the_question() -> None:
     fleet = Fleet(node("a", there("m", pinned=True), away("x")))
-    told = rejected(fleet.ask(asking("1", model="x")))
-    assert fleet.scheduler.explain(asking("1", model="x"), fleet.moment).nodes[0].excluded
-    assert (told.kind, told.retry_after_s) == (RejectKind.NOT_TAKEN, None)
+    rejection = rejected(fleet.submit(a_ticket("1", model="x")))
+    assert fleet.scheduler.explain(a_ticket("1", model="x"), fleet.moment).nodes[0].excluded
+    assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NOT_TAKEN, None)
     fleet.views = (node("a", there("m"), away("x")),)
-    assert fleet.lease(asking("2", model="x")).node_id == "a"
+    assert fleet.lease(a_ticket("2", model="x")).node_id == "a"
 
 
 def test_what_a_load_takes_counts_rather_than_the_weights() -> None:
     fleet = Fleet(node("a", away("x", memory_bytes=11)))
-    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NOT_TAKEN
+    assert rejected(fleet.submit(a_ticket("1", model="x"))).kind is RejectKind.NOT_TAKEN
 
 
-def test_a_model_that_is_too_large_says_what_it_lacks_and_what_to_do() -> None:
+def test_a_rejected_model_that_is_too_large_reports_what_it_lacks_and_what_to_do() -> None:
     fleet = Fleet(node("a", away("x", memory_bytes=24 * GIB), budget=16 * GIB))
-    told = rejected(fleet.ask(asking("1", model="x"))).reason
-    assert "a: It needs 24.0 GiB for the model, and its memory limit is 16.0 GiB: 8.0 GiB" in told
-    assert "raise its --memory-limit or choose a smaller model" in told
-    assert "unpin" not in told
+    reason = rejected(fleet.submit(a_ticket("1", model="x"))).reason
+    assert "a: It needs 24.0 GiB for the model, and its memory limit is 16.0 GiB: 8.0 GiB" in reason
+    assert "raise its --memory-limit or choose a smaller model" in reason
+    assert "unpin" not in reason
 
 
-def test_a_model_without_room_beside_what_is_pinned_says_so() -> None:
+def test_a_model_without_room_beside_what_is_pinned_is_rejected_with_that_reason() -> None:
     pinned = there("m", memory_bytes=10 * GIB, pinned=True)
     fleet = Fleet(node("a", pinned, away("x", memory_bytes=8 * GIB), budget=16 * GIB))
-    told = rejected(fleet.ask(asking("1", model="x"))).reason
-    assert "10.0 GiB of which are pinned: 2.0 GiB too few; unpin another model" in told
+    reason = rejected(fleet.submit(a_ticket("1", model="x"))).reason
+    assert "10.0 GiB of which are pinned: 2.0 GiB too few; unpin another model" in reason
 
 
 @pytest.mark.parametrize(("state", "words"), [(CORDONED, "cordoned"), (MAINTENANCE, "maintenance")])
-def test_a_node_that_rests_is_named_and_nobody_is_told_to_try_again_soon(
+def test_a_node_that_rests_is_named_in_a_rejection_without_retry_after(
     state: str, words: str
 ) -> None:
     fleet = Fleet(replace(node("a", there("x")), state=state))
-    told = rejected(fleet.ask(asking("1", model="x")))
-    assert (told.kind, told.retry_after_s) == (RejectKind.NOT_TAKEN, None)
-    assert words in told.reason
+    rejection = rejected(fleet.submit(a_ticket("1", model="x")))
+    assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NOT_TAKEN, None)
+    assert words in rejection.reason
 
 
 def test_where_one_node_rests_and_another_is_away_it_helps_to_try_again() -> None:
     resting = replace(node("a", there("x")), state=CORDONED)
     fleet = Fleet(resting, replace(node("b", there("x")), reachable=False))
-    told = rejected(fleet.ask(asking("1", model="x")))
-    assert (told.kind, told.retry_after_s) == (RejectKind.NO_NODE, RETRY_AFTER_S)
-    assert "a: It is cordoned." in told.reason
-    assert "b: It cannot be reached." in told.reason
+    rejection = rejected(fleet.submit(a_ticket("1", model="x")))
+    assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NO_NODE, RETRY_AFTER_S)
+    assert "a: It is cordoned." in rejection.reason
+    assert "b: It cannot be reached." in rejection.reason
 
 
-def test_a_load_costs_what_the_node_says_that_the_last_one_took_and_what_is_left_of_one() -> None:
+def test_a_load_costs_the_reported_time_of_the_last_one_and_what_is_left_of_one() -> None:
     fleet = Fleet(node("a", away("x", load_s=7.0)))
-    assert fleet.term(asking("1", model="x"), "a", "load_s") == 7.0
+    assert fleet.term(a_ticket("1", model="x"), "a", "load_s") == 7.0
     loading = there("x", load_s=7.0)
     loading = replace(loading, state=ModelState.LOADING, progress=0.75)
     fleet.views = (node("a", loading),)
-    assert fleet.term(asking("1", model="x"), "a", "load_s") == 1.75
+    assert fleet.term(a_ticket("1", model="x"), "a", "load_s") == 1.75
 
 
 def test_a_busy_model_is_not_evicted_and_goes_on_while_another_one_is_waited_for() -> None:
     fleet = Fleet(node("a", there("m"), away("x")))
     lease = begun(fleet, "1", "m")
-    queued(fleet.ask(asking("2", model="x")))
-    assert "3" in grants(fleet.ask(asking("3", model="m")))
+    queued(fleet.submit(a_ticket("2", model="x")))
+    assert "3" in grants(fleet.submit(a_ticket("3", model="m")))
     assert grants(fleet.done(lease)) == []
 
 
 def test_what_is_loaded_goes_on_while_another_model_is_loaded_beside_it() -> None:
     on_disk = cached_model("x", state=ModelState.ON_DISK, load_s=30.0)
     fleet = Fleet(node("a", cached_model(), on_disk, budget=1 << 40))
-    prefill_s = fleet.term(asking("1", 1000, model="x"), "a", "prefill_s")
-    assert fleet.lease(asking("1", 1000, model="x")).node_id == "a"
+    prefill_s = fleet.term(a_ticket("1", 1000, model="x"), "a", "prefill_s")
+    assert fleet.lease(a_ticket("1", 1000, model="x")).node_id == "a"
     fleet.now_s = 1.0
-    assert fleet.term(asking("2", 1000), "a", "queue_s") == 0.0
+    assert fleet.term(a_ticket("2", 1000), "a", "queue_s") == 0.0
     assert begun(fleet, "2", "m").granted_s == 1.0
-    queue_s = fleet.term(asking("3", 1000, model="x"), "a", "queue_s")
+    queue_s = fleet.term(a_ticket("3", 1000, model="x"), "a", "queue_s")
     assert queue_s == pytest.approx(29.0 + prefill_s)
     # Once it is there, its prefill is ahead of all.
     fleet.now_s = 20.0
     fleet.views = (node("a", cached_model(), cached_model("x", generation=1), budget=1 << 40),)
     for model in ("m", "x"):
-        queue_s = fleet.term(asking("4", 1000, model=model), "a", "queue_s")
+        queue_s = fleet.term(a_ticket("4", 1000, model=model), "a", "queue_s")
         assert queue_s == pytest.approx(prefill_s)
 
 
@@ -199,7 +199,7 @@ def test_a_model_stays_for_its_minimum_residency_and_the_queue_wakes_at_its_end(
     fleet.views = (node("a", there("m", generation=1), away("x")),)
     fleet.scheduler.on_fleet(fleet.moment)
     fleet.now_s = 6.0
-    queued(fleet.ask(asking("1", model="x")))
+    queued(fleet.submit(a_ticket("1", model="x")))
     end_s = 5.0 + MIN_RESIDENCY_S
     assert on_time(fleet, end_s - 0.5) == []
     assert fleet.scheduler.wake_s() == pytest.approx(end_s, abs=0.01)
@@ -211,7 +211,7 @@ def test_a_model_that_is_loaded_anew_begins_its_residency_anew() -> None:
     fleet.scheduler.on_fleet(fleet.moment)
     fleet.now_s = 50.0
     fleet.views = (node("a", there("m", generation=2), away("x")),)
-    queued(fleet.ask(asking("1", model="x")))
+    queued(fleet.submit(a_ticket("1", model="x")))
     assert on_time(fleet, 79.0) == []
     assert on_time(fleet, 80.0) == ["1"]
 
@@ -219,19 +219,19 @@ def test_a_model_that_is_loaded_anew_begins_its_residency_anew() -> None:
 def test_who_has_waited_too_long_closes_the_node_to_the_model_in_the_way() -> None:
     fleet = Fleet(node("a", there("m"), away("x")))
     lease = begun(fleet, "1", "m")
-    queued(fleet.ask(asking("2", model="x")))
+    queued(fleet.submit(a_ticket("2", model="x")))
     fleet.now_s = MAX_SWAP_WAIT_S
-    queued(fleet.ask(asking("3", model="m")))
+    queued(fleet.submit(a_ticket("3", model="m")))
     assert grants(fleet.done(lease)) == ["2"]
 
 
 def test_a_node_is_open_again_once_the_one_who_waited_has_left() -> None:
     fleet = Fleet(node("a", there("m"), away("x")))
     begun(fleet, "1", "m")
-    queued(fleet.ask(asking("2", model="x")))
+    queued(fleet.submit(a_ticket("2", model="x")))
     assert on_time(fleet, MAX_SWAP_WAIT_S) == []
     fleet.scheduler.on_disconnect("2", fleet.moment)
-    assert granted(fleet.ask(asking("3", model="m"))).node_id == "a"
+    assert granted(fleet.submit(a_ticket("3", model="m"))).node_id == "a"
 
 
 def elsewhere(load_s: float) -> Fleet:
@@ -241,13 +241,13 @@ def elsewhere(load_s: float) -> Fleet:
 
 
 @pytest.mark.parametrize("load_s", [4.0, 7.0, 13.0, 20.0])
-def test_a_second_node_loads_a_model_only_where_the_cost_says_so(load_s: float) -> None:
+def test_a_second_node_loads_a_model_only_where_that_costs_less(load_s: float) -> None:
     fleet = elsewhere(load_s)
-    assert fleet.lease(asking("0", 1000)).node_id == "a"
-    prefill_s = fleet.term(asking("1", 1000), "a", "prefill_s")
-    there_s, elsewhere_s = (fleet.term(asking("1", 1000), each, "total_s") for each in "ab")
+    assert fleet.lease(a_ticket("0", 1000)).node_id == "a"
+    prefill_s = fleet.term(a_ticket("1", 1000), "a", "prefill_s")
+    there_s, elsewhere_s = (fleet.term(a_ticket("1", 1000), each, "total_s") for each in "ab")
     waiting = 0
-    while not (taken := grants(fleet.ask(asking(str(waiting + 1), 1000)))):
+    while not (taken := grants(fleet.submit(a_ticket(str(waiting + 1), 1000)))):
         waiting += 1
     assert taken == [str(waiting + 1)]
     # Where the costs are equal, within a tie, it is the node that has nothing to do.
@@ -257,9 +257,9 @@ def test_a_second_node_loads_a_model_only_where_the_cost_says_so(load_s: float) 
 
 def test_a_burst_that_the_warm_node_serves_before_a_load_would_end_loads_nothing() -> None:
     fleet = elsewhere(7.0)
-    lease = fleet.lease(asking("0", 1000))
+    lease = fleet.lease(a_ticket("0", 1000))
     for number in (1, 2):
-        queued(fleet.ask(asking(str(number), 1000)))
+        queued(fleet.submit(a_ticket(str(number), 1000)))
     for number in (1, 2):
         fleet.now_s += 2.6
         (action,) = fleet.first(lease)
@@ -271,7 +271,7 @@ def test_a_burst_that_the_warm_node_serves_before_a_load_would_end_loads_nothing
 def test_a_cordoned_node_makes_no_room() -> None:
     closed = node("a", there("m"), away("x"))
     fleet = Fleet(replace(closed, state=CORDONED))
-    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NOT_TAKEN
+    assert rejected(fleet.submit(a_ticket("1", model="x"))).kind is RejectKind.NOT_TAKEN
 
 
 def in_turn(models: int, sessions: int, gap_s: float) -> Workload:

@@ -6,7 +6,7 @@ import pytest
 
 from router.scheduler.sessions import FIRST_TOKENS, MAX_SESSIONS, NEW_PACE, TTL_S, Session, Sessions
 from router.types import Hints
-from tests.router.scheduler.fleet import asking
+from tests.router.scheduler.fleet import a_ticket
 
 
 def session(key: str, head: int = 1, node_id: str = "a", used_s: float = 0.0) -> Session:
@@ -15,20 +15,20 @@ def session(key: str, head: int = 1, node_id: str = "a", used_s: float = 0.0) ->
 
 def test_a_hint_goes_before_a_chain_and_a_chain_before_a_parent() -> None:
     sessions = Sessions()
-    asked = asking("1", 300, of=7, hints=Hints("own", parent="parent"))
-    assert asked.chain is not None
-    assert sessions.find(asked, 0.0) is None
+    ticket = a_ticket("1", 300, of=7, hints=Hints("own", parent="parent"))
+    assert ticket.chain is not None
+    assert sessions.find(ticket, 0.0) is None
     sessions.bind(session("parent", head=1))
-    assert sessions.find(asked, 0.0) == session("parent", head=1)
-    sessions.bind(session("#x", head=asked.chain.hashes[1]))
-    found = sessions.find(asked, 0.0)
+    assert sessions.find(ticket, 0.0) == session("parent", head=1)
+    sessions.bind(session("#x", head=ticket.chain.hashes[1]))
+    found = sessions.find(ticket, 0.0)
     assert found is not None and found.key == "#x"
     sessions.bind(session("own", head=2))
-    found = sessions.find(asked, 0.0)
+    found = sessions.find(ticket, 0.0)
     assert found is not None and found.key == "own"
 
 
-def test_a_session_that_moves_tells_where_it_was() -> None:
+def test_a_session_that_moves_shows_where_it_was() -> None:
     sessions = Sessions()
     assert sessions.bind(session("s")) is None
     assert sessions.bind(session("s")) is None
@@ -37,38 +37,38 @@ def test_a_session_that_moves_tells_where_it_was() -> None:
 
 def test_only_the_latest_chain_of_a_session_leads_to_it() -> None:
     sessions = Sessions()
-    asked = asking("1", 200, of=7)
-    assert asked.chain is not None
-    sessions.bind(session("#s", head=asked.chain.head))
-    assert sessions.key(asked) == "#s"
+    ticket = a_ticket("1", 200, of=7)
+    assert ticket.chain is not None
+    sessions.bind(session("#s", head=ticket.chain.head))
+    assert sessions.key(ticket) == "#s"
     sessions.bind(session("#s", head=99))
-    assert sessions.find(asked, 0.0) is None
+    assert sessions.find(ticket, 0.0) is None
 
 
 def test_what_goes_on_from_the_latest_response_of_a_session_belongs_to_it() -> None:
     sessions = Sessions()
     sessions.bind(session("#s", head=1))
-    following = asking("2", 200, of=7, follows="of #s 1")
+    following = a_ticket("2", 200, of=7, follows="of #s 1")
     assert sessions.key(following) == "#s"
     assert sessions.find(following, 0.0) == session("#s", head=1)
     sessions.bind(session("#s", head=2))
     assert sessions.find(following, 0.0) is None
     sessions.bind(session("#t", head=3, used_s=TTL_S))
-    assert sessions.key(asking("3", 200, of=8, follows="of #s 2")) != "#s"
+    assert sessions.key(a_ticket("3", 200, of=8, follows="of #s 2")) != "#s"
 
 
 def test_a_request_without_chain_and_hint_is_a_session_of_its_own() -> None:
     sessions = Sessions()
-    one, two = (asking(name, 100, of=7) for name in "ab")
+    one, two = (a_ticket(name, 100, of=7) for name in "ab")
     assert sessions.key(one) == sessions.key(two)
 
 
 def test_quiet_sessions_are_forgotten() -> None:
     sessions = Sessions()
     sessions.bind(session("s"))
-    asked = asking("1", hints=Hints("s"))
-    assert sessions.find(asked, TTL_S - 1.0) is not None
-    assert sessions.find(asked, TTL_S) is None
+    ticket = a_ticket("1", hints=Hints("s"))
+    assert sessions.find(ticket, TTL_S - 1.0) is not None
+    assert sessions.find(ticket, TTL_S) is None
     sessions.bind(session("t", head=2, used_s=TTL_S))
     assert len(sessions) == 1
 

@@ -1,4 +1,4 @@
-"""Warm sessions: what is lost with them, and how much they ask of their node."""
+"""Warm sessions: what is lost with them, and how much work they are for their node."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_sessions_that_were_quiet_for_long_are_dropped() -> None:
     assert warm.tokens == pytest.approx(10.0)
 
 
-def test_a_session_whose_turn_waits_keeps_no_quiet_ones_behind_it() -> None:
+def test_a_session_with_a_waiting_turn_keeps_no_quiet_ones_behind_it() -> None:
     warm = WarmSessions()
     for name, tokens in (("waits", 1000.0), ("quiet", 100.0)):
         warm.touch(name, tokens, Demand(), 0.0)
@@ -57,7 +57,7 @@ def test_a_session_whose_turn_waits_keeps_no_quiet_ones_behind_it() -> None:
     assert len(warm) == 1
 
 
-def test_a_session_whose_turn_waits_is_sure_to_come_back() -> None:
+def test_a_session_with_a_waiting_turn_certainly_returns() -> None:
     warm = WarmSessions()
     warm.touch("a", 1000.0, Demand(0.1, 0.4, 1.6), 0.0)
     warm.touch("b", 10.0, Demand(), 0.0)
@@ -71,7 +71,7 @@ def test_a_session_whose_turn_waits_is_sure_to_come_back() -> None:
 
 def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() -> None:
     warm = WarmSessions()
-    # A prefill of 4 s every 10 s: somebody who comes waits 2 s with a probability of 0.4.
+    # A prefill of 4 s every 10 s: a request that arrives waits 2 s with a probability of 0.4.
     warm.touch("a", 1.0, Demand(0.1, 0.4, 1.6), 0.0)
     assert warm.waits_s(0.0, "", 0.0, 1.0)[0] == pytest.approx(0.8 / 0.6)
     # A node that has turned out to be twice as fast: 2 s every 10 s.
@@ -80,7 +80,7 @@ def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() 
     assert warm.waits_s(0.0, "", MEMORY_S, 1.0)[0] < warm.waits_s(0.0, "", 0.0, 1.0)[0]
 
 
-def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_comes() -> None:
+def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_arrives() -> None:
     warm = WarmSessions()
     warm.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
     short_s, long_s = warm.waits_s(1.0, "", 0.0, 1.0)[1], warm.waits_s(1000.0, "", 0.0, 1.0)[1]

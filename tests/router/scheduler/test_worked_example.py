@@ -31,7 +31,7 @@ def node(name: str, chip: str, cache_tokens: int, disk_tokens: int = 0) -> NodeV
     return msgspec.structs.replace(view, status=status)
 
 
-def asking(session: str, tokens: int, node_id: str = "", request_id: str = "") -> Ticket:
+def turn_of(session: str, tokens: int, node_id: str = "", request_id: str = "") -> Ticket:
     """A turn of the session with a prompt of so many tokens."""
     positions = tokens // POSITION_TOKENS
     hashes = array("Q", [sum(session.encode()) * 1_000_003 + n for n in range(positions)])
@@ -50,15 +50,15 @@ class World(Fleet):
             node("studio", "Apple M4 Max", 40_000), node("mini", "Apple M4", 60_000, 600_000)
         )
 
-    def hold(self, node_id: str, ticket: Ticket, tokens: int, memory_tokens: int) -> None:
+    def cache(self, node_id: str, ticket: Ticket, tokens: int, memory_tokens: int) -> None:
         chain = ticket.chain
         assert chain is not None
         found = Coverage(tokens // POSITION_TOKENS, tokens, memory_tokens)
-        self.prefixes.held[node_id, chain.hashes[0]] = found
+        self.prefixes.cached[node_id, chain.hashes[0]] = found
 
     def begin(self, ticket: Ticket, cached: int = 0) -> Lease:
         if cached:
-            self.hold(ticket.pinned_node_id, ticket, cached, cached)
+            self.cache(ticket.pinned_node_id, ticket, cached, cached)
         return self.lease(ticket)
 
     def end(self, lease: Lease, prompt: int, cached: int) -> None:
@@ -69,9 +69,9 @@ class World(Fleet):
         view = next(each for each in self.views if each.node_id == lease.node_id)
         assert view.status is not None
         rates = NodeRates(view.status, view.status.models[0])
-        told = accounts(lease, prompt, cached, rates.prefill.seconds(cached, prompt))
+        usage = accounts(lease, prompt, cached, rates.prefill.seconds(cached, prompt))
         decode_s = rates.row_step_s.value * (ANSWER_TOKENS - 1)
-        return msgspec.structs.replace(told, completion_tokens=ANSWER_TOKENS, decode_s=decode_s)
+        return msgspec.structs.replace(usage, completion_tokens=ANSWER_TOKENS, decode_s=decode_s)
 
     def terms(self, ticket: Ticket) -> dict[str, NodeTerms]:
         nodes = self.scheduler.explain(ticket, self.moment).nodes
@@ -80,40 +80,40 @@ class World(Fleet):
 
 def world_of_the_page() -> World:
     world = World()
-    first = world.begin(asking("A", 19_456, "mini"))
+    first = world.begin(turn_of("A", 19_456, "mini"))
     world.now_s = 40.0
     world.first(first)
     world.end(first, 19_456, 0)
     world.now_s = 78.0
-    second = world.begin(asking("B", 15_360, "studio"), cached=11_264)
+    second = world.begin(turn_of("B", 15_360, "studio"), cached=11_264)
     world.now_s = 80.0
     world.first(second)
     world.end(second, 15_360, 11_264)
     world.now_s = 90.0
-    third = world.begin(asking("C", 15_360, "studio"), cached=11_264)
+    third = world.begin(turn_of("C", 15_360, "studio"), cached=11_264)
     world.now_s = 92.0
     world.first(third)
     world.now_s = 99.0
-    world.begin(asking("X", 12_288, "mini"), cached=10_240)
+    world.begin(turn_of("X", 12_288, "mini"), cached=10_240)
     world.now_s = 100.0
-    world.hold("mini", asking("A", 19_456), 19_456, 19_456 - 3_072)
+    world.cache("mini", turn_of("A", 19_456), 19_456, 19_456 - 3_072)
     return world
 
 
 def test_the_page_s_terms_are_the_scheduler_s() -> None:
-    terms = world_of_the_page().terms(asking("A", 20_480, request_id="again"))
+    terms = world_of_the_page().terms(turn_of("A", 20_480, request_id="again"))
     check_terms("cost.md", "## One decision, with numbers", terms)
 
 
 def test_what_the_page_says_of_the_next_seconds_is_so() -> None:
     world = world_of_the_page()
-    again = asking("A", 20_480, request_id="again")
-    queued(world.ask(again))
-    cold = world.terms(asking("cold", 512))
+    again = turn_of("A", 20_480, request_id="again")
+    queued(world.submit(again))
+    cold = world.terms(turn_of("cold", 512))
     assert (cold["studio"].total_s, cold["mini"].total_s) == pytest.approx((0.29, 5.23), abs=0.006)
-    assert world.lease(asking("cold", 512)).node_id == "studio"
+    assert world.lease(turn_of("cold", 512)).node_id == "studio"
     world = world_of_the_page()
-    queued(world.ask(again))
+    queued(world.submit(again))
     world.now_s += 3.27
     later = world.terms(again)
     assert (later["mini"].total_s, later["studio"].total_s) == pytest.approx(

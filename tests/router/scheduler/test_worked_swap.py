@@ -8,7 +8,7 @@ import pytest
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus
 from router.types import Hints, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
-from tests.router.scheduler.fleet import Fleet, accounts, asking
+from tests.router.scheduler.fleet import Fleet, a_ticket, accounts
 from tests.router.scheduler.page import check_terms
 
 GB = 10**9
@@ -45,7 +45,7 @@ def node(name: str, there: str = "") -> NodeView:
 
 
 def turn(session: str, model: str, tokens: int) -> Ticket:
-    return asking(session, tokens, model=model, hints=Hints(session))
+    return a_ticket(session, tokens, model=model, hints=Hints(session))
 
 
 class World(Fleet):
