@@ -11,7 +11,7 @@ SHARED = [each for each in ApiError.__subclasses__() if each.__module__ == api_e
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_router_and_agent_return_the_same(kind: type[ApiError]) -> None:
+def test_router_and_agent_have_the_same_errors(kind: type[ApiError]) -> None:
     shared = kind()
     for errors, base in (
         (node.errors, node.errors.NodeError),

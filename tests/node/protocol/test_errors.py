@@ -31,6 +31,6 @@ def test_a_request_that_is_at_fault_itself_is_not_worth_another_try(
     assert is_final(status, has_retry_after=has_retry_after) is final
 
 
-def test_a_rejection_without_a_time_needs_no_retry() -> None:
+def test_a_rejection_without_a_retry_time_is_final() -> None:
     assert is_final(429, has_retry_after=False)
     assert not is_final(429, has_retry_after=True)
