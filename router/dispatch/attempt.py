@@ -170,9 +170,9 @@ class Attempt:
         """Ends a response whose last event has arrived, though its server may keep the connection
         open."""
         # How the connection ends does not matter; the timeout is a TimeoutError, which is an
-        # OSError.
+        # OSError. A response that is complete needs no timer.
         with contextlib.suppress(OSError):
-            async with asyncio.timeout(LINGER_S):
+            async with asyncio.timeout(None if response.is_complete else LINGER_S):
                 while not await response.pump(self._pass_on):
                     await self._reply.exchange.drain()
         response.close()

@@ -68,6 +68,11 @@ class Response:
             self.close()
             raise self._failure
 
+    @property
+    def is_complete(self) -> bool:
+        """True if all of the body has arrived."""
+        return self._complete
+
     async def read_any(self) -> bytes:
         """Waits for a part of the body and returns it; returns b"" at its end.
 
