@@ -40,25 +40,25 @@ def little_room() -> Iterator[None]:
 
 
 class Node:
-    """One that holds each request until it is let go."""
+    """One that withholds each response until it is released."""
 
-    def __init__(self, node: ScriptedNode, asked: asyncio.Queue[str], go: asyncio.Event) -> None:
-        self.node, self.asked, self.go = node, asked, go
+    def __init__(self, node: ScriptedNode, received: asyncio.Queue[str], go: asyncio.Event) -> None:
+        self.node, self.received, self.go = node, received, go
 
 
 async def a_node(router: RunningRouter, start_node: StartNode) -> Node:
-    asked: asyncio.Queue[str] = asyncio.Queue()
+    received: asyncio.Queue[str] = asyncio.Queue()
     go = asyncio.Event()
 
-    async def hold(request: Request) -> None:
-        asked.put_nowait(json.loads(request.body)["user"])
+    async def withhold(request: Request) -> None:
+        received.put_nowait(json.loads(request.body)["user"])
         await go.wait()
         await request.answer(b"{}")
 
     status = StatusEvent(node_status(model_status("m", max_rows=99)))
-    node = await start_node(hold, first_events=(status,))
+    node = await start_node(withhold, first_events=(status,))
     await router.add(node)
-    return Node(node, asked, go)
+    return Node(node, received, go)
 
 
 async def ask(router: RunningRouter, key: str, user: str, text: str = LARGE) -> RawCaller:
@@ -72,25 +72,25 @@ async def test_a_key_whose_share_is_full_waits_and_others_do_not(
     node, other = await a_node(router, start_node), router.new_key("inference")
     async with asyncio.timeout(WAIT_S):
         first = await ask(router, router.key, "first")
-        assert await node.asked.get() == "first"
+        assert await node.received.get() == "first"
         waiting = await ask(router, router.key, "waiting", LARGE * 2)
         others = await ask(router, other, "other")
-        assert await node.asked.get() == "other"
+        assert await node.received.get() == "other"
         small = await ask(router, router.key, "small", "x")
-        assert await node.asked.get() == "small"
+        assert await node.received.get() == "small"
         node.go.set()
-        assert await node.asked.get() == "waiting"
+        assert await node.received.get() == "waiting"
         assert [await each.head() for each in (first, waiting, others, small)] == [200] * 4
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_one_that_waits_too_long_is_told_to_come_later(
+async def test_one_that_waits_too_long_is_rejected_with_retry_after(
     router: RunningRouter, start_node: StartNode, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     monkeypatch.setattr(body_room, "WAIT_S", 0.01)
     node = await a_node(router, start_node)
     first = await ask(router, router.key, "first", LARGE * 2)
-    assert await node.asked.get() == "first"
+    assert await node.received.get() == "first"
     body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": LARGE * 2}]}
     refused = await router.post(body, path)
     assert await refused.head() == 429

@@ -87,7 +87,7 @@ async def explained(router: RunningRouter, caller: RawCaller) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_target_whose_nodes_all_fail_hands_over_to_the_next(
+async def test_a_target_whose_nodes_all_fail_falls_back_to_the_next(
     router: RunningRouter, start_node: StartNode, stream: bool
 ) -> None:
     node = await a_fleet(router, start_node)
@@ -99,14 +99,14 @@ async def test_a_target_whose_nodes_all_fail_hands_over_to_the_next(
     first, second, third = [each.header("x-request-id") or "" for each in inferences(node)]
     assert (second, third) == (f"{first}.2", f"{first}.3")
     assert all(each.header("x-fleet-requested-model") == "auto" for each in inferences(node))
-    told = await explained(router, caller)
-    assert (told["requested_model"], told["model"]) == ("auto", "b")
-    assert told["failed_targets"] == ["a (node_failed)"]
-    assert [each["decision"]["model"] for each in told["attempts"]] == ["a", "a", "b"]
-    assert "a is the first that can serve it" in told["target_reason"]
+    decision = await explained(router, caller)
+    assert (decision["requested_model"], decision["model"]) == ("auto", "b")
+    assert decision["failed_targets"] == ["a (node_failed)"]
+    assert [each["decision"]["model"] for each in decision["attempts"]] == ["a", "a", "b"]
+    assert "a is the first that can serve it" in decision["target_reason"]
 
 
-async def test_the_last_target_s_failure_is_told(
+async def test_the_last_target_s_failure_is_returned(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def die(request: Request) -> None:
@@ -138,26 +138,26 @@ async def test_after_the_first_content_there_is_no_other_target(
     assert len(inferences(node)) == 1
 
 
-async def test_a_stream_that_has_been_told_to_wait_may_still_go_to_another_model(
+async def test_a_stream_that_was_sent_a_comment_may_still_go_to_another_model(
     impatient: RunningRouter, start_node: StartNode
 ) -> None:
     async def slow(request: Request) -> None:
         if model_of(request) == "a":
             await asyncio.sleep(0)
-            await asked.wait()
+            await may_fail.wait()
         await dying(request)
 
-    asked = asyncio.Event()
+    may_fail = asyncio.Event()
     await a_fleet(impatient, start_node, slow)
     caller = await impatient.post({"model": "auto", "stream": True})
     assert await caller.head() == 200
     assert (await caller.chunk()).startswith(b":")
-    asked.set()
+    may_fail.set()
     body = await caller.body()
     assert body.endswith(EVENT) and b": fleet" in body and b"b" in body
 
 
-async def test_what_a_target_cannot_hold_is_not_tried_there(
+async def test_what_does_not_fit_a_target_is_not_tried_there(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     node = await a_fleet(router, start_node, context_tokens=100)
@@ -165,9 +165,9 @@ async def test_what_a_target_cannot_hold_is_not_tried_there(
     caller = await router.post({"model": "auto", "messages": long, "max_tokens": 1})
     assert await caller.head() == 200
     assert [model_of(each) for each in inferences(node)] == ["b"]
-    told = await explained(router, caller)
-    assert told["failed_targets"] == []
-    assert "a: its context is too small" in told["target_reason"]
+    decision = await explained(router, caller)
+    assert decision["failed_targets"] == []
+    assert "a: its context is too small" in decision["target_reason"]
 
 
 async def test_each_target_gets_its_own_defaults(
@@ -185,10 +185,10 @@ async def test_each_target_gets_its_own_defaults(
 async def test_spillover_goes_to_the_next_while_the_first_is_busy(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    held = asyncio.Event()
+    released = asyncio.Event()
 
     async def hold(request: Request) -> None:
-        await held.wait()
+        await released.wait()
         await request.answer(b"{}")
 
     node = await a_fleet(router, start_node, hold)
@@ -200,7 +200,7 @@ async def test_spillover_goes_to_the_next_while_the_first_is_busy(
             while len(inferences(node)) < count:
                 await asyncio.sleep(0.005)
     assert [model_of(each) for each in inferences(node)] == ["a", "b", "a"]
-    held.set()
+    released.set()
     for caller in callers:
         assert await caller.head() == 200
 
@@ -211,9 +211,9 @@ async def test_a_session_is_answered_by_one_model_whatever_becomes_ready(
     node = await a_fleet(router, start_node, answering, state=ModelState.ON_DISK)
     router.core.names.put(alias("auto", "a", "b", selector="warm"))
 
-    async def model_for(stream: bool, *said: str, **headers: str) -> str:
+    async def model_for(stream: bool, *texts: str, **headers: str) -> str:
         roles = ("user", "assistant")
-        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
         body = {"model": "auto", "stream": stream, "messages": messages}
         caller = await router.post(body, **headers)
         await caller.body()
@@ -263,8 +263,8 @@ async def test_what_goes_on_from_a_response_goes_to_the_model_that_made_it(
     router.core.names.put(alias("auto", "a", "b", selector="warm"))
     first = await router.post({"model": "auto", "input": "hello"}, "/v1/responses")
     assert await first.head() == 200 and first.headers["x-fleet-model"] == "b"
-    (asked,) = inferences(node)
-    request_id = asked.header("x-request-id")
+    (request,) = inferences(node)
+    request_id = request.header("x-request-id")
     assert request_id is not None
     previous = client_id("resp_", agent_id("n"), request_id)
     load_all(router, node)
@@ -291,7 +291,7 @@ FULL = b'{"error":{"message":"Full.","code":"queue_full","type":"server_error","
 
 
 @pytest.mark.parametrize(
-    ("status", "told", "code"),
+    ("status", "error", "code"),
     [
         ("400 Bad Request", TOO_LONG, "context_length_exceeded"),
         ("500 Internal Server Error", TOO_LONG, "context_length_exceeded"),
@@ -300,11 +300,11 @@ FULL = b'{"error":{"message":"Full.","code":"queue_full","type":"server_error","
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_what_a_model_cannot_take_goes_on_to_the_next(
-    router: RunningRouter, start_node: StartNode, status: str, told: bytes, code: str, stream: bool
+    router: RunningRouter, start_node: StartNode, status: str, error: bytes, code: str, stream: bool
 ) -> None:
     async def refuse(request: Request) -> None:
         if model_of(request) == "a":
-            await request.answer(told, status)
+            await request.answer(error, status)
         else:
             await dying(request)
 
@@ -318,7 +318,7 @@ async def test_what_a_model_cannot_take_goes_on_to_the_next(
     assert open_leases(router.core.traffic) == 0
 
 
-async def test_a_prompt_that_no_target_holds_is_told_as_the_last_one_says_it(
+async def test_a_prompt_that_fits_no_target_gets_the_error_of_the_last_one(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def refuse(request: Request) -> None:
@@ -341,7 +341,7 @@ LONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", LONG)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_can_fit_on_no_node_is_refused_before_any_is_asked_or_loads(
+async def test_what_can_fit_on_no_node_is_refused_before_any_gets_it_or_loads(
     router: RunningRouter, start_node: StartNode, path: str, stream: bool
 ) -> None:
     on_disk: dict[str, Any] = {"state": ModelState.ON_DISK, "context_tokens": 300}
@@ -351,12 +351,12 @@ async def test_what_can_fit_on_no_node_is_refused_before_any_is_asked_or_loads(
     if path.endswith("count_tokens"):
         assert await caller.head() == 200 and len(inferences(node)) == 1
         return
-    told = json.loads(await caller.body())["error"]
+    error = json.loads(await caller.body())["error"]
     assert (caller.status, caller.headers["x-should-retry"]) == (400, "false")
     if path == "/v1/messages":
-        assert told["message"] == Overflow(100_000 // 4, 300).anthropic
+        assert error["message"] == Overflow(100_000 // 4, 300).anthropic
     else:
-        assert told["code"] == "context_length_exceeded"
+        assert error["code"] == "context_length_exceeded"
     assert inferences(node) == []
     caller = await router.post(LONG[path] | {"model": "auto", "stream": stream}, path)
     assert await caller.head() == 200 and caller.headers["x-fleet-model"] == "b"

@@ -1,4 +1,4 @@
-"""`/v1/models`: one shape for OpenAI's and Anthropic's clients, with what the nodes tell."""
+"""`/v1/models`: one shape for OpenAI's and Anthropic's clients, with what the nodes report."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_a_fleet_without_models_has_an_empty_list(router: RunningRouter) -
     }
 
 
-async def test_a_model_and_its_alias_show_what_its_node_tells(
+async def test_a_model_and_its_alias_show_what_its_node_reports(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     status = model_status(
@@ -104,7 +104,7 @@ async def test_a_model_and_its_alias_show_what_its_node_tells(
     assert await listed(router, "org/b") in (await listed(router))["data"]
 
 
-def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
+def test_of_several_nodes_what_is_true_of_each_is_shown() -> None:
     fleet = fleet_of(
         model_status(context_tokens=8192, capabilities=("completion", "tools")),
         model_status(),
@@ -118,7 +118,7 @@ def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
     assert model["created_at"] == "1970-01-01T00:00:00Z"
 
 
-def test_a_model_of_which_nothing_is_told_shows_nothing() -> None:
+def test_a_model_of_which_nothing_is_reported_shows_nothing() -> None:
     fleet = fleet_of(model_status())
     model = json.loads(Models(fleet, Names(fleet), 0).one("m"))
     assert model["capabilities"] == []

@@ -40,7 +40,7 @@ async def cloud(request: Request) -> None:
     if request.target == "/v1/models":
         await request.answer(b'{"data":[{"id":"m"},{"id":"large"}]}')
     else:
-        await request.answer(USED if request.body.find(b'"told"') > 0 else b'{"cloud":true}')
+        await request.answer(USED if request.body.find(b'"usage"') > 0 else b'{"cloud":true}')
 
 
 async def a_cloud(
@@ -53,8 +53,8 @@ async def a_cloud(
     return node
 
 
-def asked(node: ScriptedNode) -> list[str]:
-    """The models that it was asked for."""
+def requested_models(node: ScriptedNode) -> list[str]:
+    """The models that were requested from it."""
     requests = [each for each in inferences(node) if each.target == CHAT]
     return [json.loads(each.body)["model"] for each in requests]
 
@@ -79,7 +79,7 @@ async def test_no_plain_name_leads_to_a_paid_server(
     own = await add_node(router, "a", free)
     for _ in range(3):
         assert await (await router.post({"model": "m"})).head() == 200
-    assert asked(node) == [] and len(inferences(own)) == 3
+    assert requested_models(node) == [] and len(inferences(own)) == 3
     models = await router.send("GET", "/v1/models", x_api_key=router.key)
     assert b"large" not in await models.body()
     _, rows = await ask(router, "GET", "/models")
@@ -98,7 +98,7 @@ async def test_a_key_without_a_budget_does_not_get_there(
     router.core.names.put(alias("auto", "large", "m"))
     caller = await router.post({"model": "auto"})
     assert await caller.head() == 200 and caller.headers["x-fleet-model"] == "m"
-    assert asked(node) == []
+    assert requested_models(node) == []
 
 
 async def test_a_free_model_that_is_down_is_replaced_by_a_paid_one(
@@ -109,11 +109,11 @@ async def test_a_free_model_that_is_down_is_replaced_by_a_paid_one(
     router.core.names.put(alias("auto", "m", "m@cloud"))
     await set_budget(router, 20)
     await (await router.post({"model": "auto", "max_tokens": 100})).body()
-    assert asked(node) == []
+    assert requested_models(node) == []
     await own.stop()
     caller = await router.post({"model": "auto", "max_tokens": 100})
     assert await caller.head() == 200 and caller.headers["x-fleet-node"] == "cloud"
-    assert asked(node) == ["m"]
+    assert requested_models(node) == ["m"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_a_free_model_whose_server_is_full_leads_to_a_paid_one_only_for_sp
     await set_budget(router, 20)
     body = {"model": "auto", "max_tokens": 100}
     assert [await (await router.post(body)).head() for _ in statuses] == statuses
-    assert asked(node) == paid
+    assert requested_models(node) == paid
 
 
 async def test_a_budget_that_is_used_up_ends_it_for_this_month(
@@ -154,7 +154,7 @@ async def test_a_budget_that_is_used_up_ends_it_for_this_month(
     assert await (await router.post(body)).head() == 200
 
 
-async def test_where_nothing_is_left_for_the_next_target_a_prompt_that_is_too_long_is_told(
+async def test_where_nothing_is_left_for_the_next_target_an_overlong_prompt_gets_its_error(
     router: RunningRouter, start_node: StartNode, add_node: AddNode
 ) -> None:
     node = await a_cloud(router, start_node)
@@ -163,7 +163,7 @@ async def test_where_nothing_is_left_for_the_next_target_a_prompt_that_is_too_lo
     await set_budget(router, 0.000001)
     caller = await router.post({"model": "auto", "max_tokens": 100})
     await refused(caller, 400, "context_length_exceeded")
-    assert asked(node) == []
+    assert requested_models(node) == []
 
 
 async def test_requests_at_once_share_what_is_left_of_a_budget(
@@ -182,12 +182,12 @@ async def test_requests_at_once_share_what_is_left_of_a_budget(
     body = {"model": "big", "max_tokens": 100}
     callers = await asyncio.gather(*(router.post(body) for _ in range(6)))
     async with asyncio.timeout(WAIT_S):
-        while len(asked(node)) < 2:
+        while len(requested_models(node)) < 2:
             await asyncio.sleep(0.005)
     go_on.set()
     statuses = sorted([await caller.head() for caller in callers])
     assert statuses == [200, 200, 429, 429, 429, 429]
-    assert asked(node) == ["large"] * 2
+    assert requested_models(node) == ["large"] * 2
     await router.idle()
     assert 0.2 <= router.core.budgets.spent(router.caller().key_id) <= 0.25
 
@@ -213,14 +213,14 @@ async def test_what_was_spent_is_known_after_a_restart_and_shown(
         assert (row["model"], row["cost"]) == ("large", spent)
 
 
-async def test_an_answer_costs_what_its_server_says_and_gives_the_rest_back(
+async def test_an_answer_costs_what_its_server_reports_and_gives_the_rest_back(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await a_cloud(router, start_node)
     router.core.names.put(alias("big", "large"))
     await set_budget(router, 0.2)
     for _ in range(3):
-        caller = await router.post({"model": "big", "max_tokens": 100, "user": "told"})
+        caller = await router.post({"model": "big", "max_tokens": 100, "user": "usage"})
         assert await caller.head() == 200
         await caller.body()
     await router.idle()

@@ -37,8 +37,8 @@ REQUESTS = "/v1/requests"
 COUNTED = b'event: response.output_text.delta\ndata: {"type":"x","sequence_number":41}\n\n'
 
 
-class Held:
-    """A node's script that begins as told, and then says nothing until its caller is gone."""
+class Stalled:
+    """A node's script that begins as given, and then sends nothing until its caller is gone."""
 
     def __init__(self, first: bytes = b"", delete_status: str = "200 OK") -> None:
         self._first = first
@@ -75,7 +75,9 @@ async def cancelled(caller: RawCaller) -> None:
     assert (answer["object"], answer["cancelled"]) == ("request", True)
 
 
-async def begun(router: RunningRouter, script: Held, body: object, path: str = CHAT) -> RawCaller:
+async def begun(
+    router: RunningRouter, script: Stalled, body: object, path: str = CHAT
+) -> RawCaller:
     caller = await router.post(body, path)
     await asyncio.wait_for(script.begun.wait(), WAIT_S)
     return caller
@@ -90,7 +92,7 @@ async def test_a_request_keeps_the_machine_awake(
     caffeinate = install(tmp_path / "bin", monkeypatch)
     monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
     async with running_router(tmp_path) as router:
-        await router.add(await start_node(script := Held(HELLO)))
+        await router.add(await start_node(script := Stalled(HELLO)))
         caller = await begun(router, script, STREAM)
         await caffeinate.until(held())
         caller.leave()
@@ -103,7 +105,7 @@ async def test_a_request_keeps_the_machine_awake(
 async def test_a_running_request_is_listed_until_it_ends(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held(HELLO)
+    script = Stalled(HELLO)
     await add_agent(router, "a", script)
     router.core.names.put(alias("fast", "m"))
     caller = await begun(router, script, {"model": "fast", "stream": True})
@@ -133,7 +135,7 @@ async def test_a_running_request_is_listed_until_it_ends(
 async def test_a_stream_is_queued_until_its_answer_begins(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held(b": keep-alive\n\n")
+    script = Stalled(b": keep-alive\n\n")
     await add_agent(router, "a", script)
     await begun(router, script, STREAM)
     (shown,) = await listed(router)
@@ -146,7 +148,7 @@ async def test_a_stream_is_queued_until_its_answer_begins(
 async def test_a_whole_answer_is_queued_until_its_model_is_there(
     router: RunningRouter, start_node: StartNode, state: ModelState, shown_as: str
 ) -> None:
-    script = Held()
+    script = Stalled()
     status = node_status(model_status(state=state), node_id=agent_id("a"))
     node = await start_node(script, first_events=(StatusEvent(status),))
     await router.add(node, node_id=agent_id("a"))
@@ -158,7 +160,7 @@ async def test_a_whole_answer_is_queued_until_its_model_is_there(
 async def test_each_caller_sees_its_own_and_an_admin_sees_all(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held()
+    script = Stalled()
     await add_agent(router, "a", script)
     await begun(router, script, WHOLE)
     other, admin = router.new_key("inference"), router.new_key("admin")
@@ -187,7 +189,7 @@ async def test_a_key_with_neither_scope_is_403(router: RunningRouter) -> None:
 async def test_a_cancelled_request_is_409_and_its_node_s_work_ends(
     router: RunningRouter, add_agent: AddNode, body: dict[str, object]
 ) -> None:
-    script = Held()
+    script = Stalled()
     await add_agent(router, "a", script)
     caller = await begun(router, script, body)
     (shown,) = await listed(router)
@@ -205,7 +207,7 @@ async def test_a_cancelled_request_is_409_and_its_node_s_work_ends(
 async def test_a_cancelled_stream_ends_in_one_error(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held(HELLO)
+    script = Stalled(HELLO)
     await add_agent(router, "a", script)
     caller = await begun(router, script, STREAM)
     await caller.head()
@@ -218,21 +220,21 @@ async def test_a_cancelled_stream_ends_in_one_error(
 async def test_a_cancelled_message_ends_in_anthropic_s_error(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    scripts = [Held(), Held(b"event: message_start\ndata: {}\n\n")]
+    scripts = [Stalled(), Stalled(b"event: message_start\ndata: {}\n\n")]
     for name, script in zip("ab", scripts, strict=True):
         await add_agent(router, name, script)
         caller = await begun(router, script, STREAM, "/v1/messages")
         request_id = (await listed(router))[0]["id"]
         await cancelled(await cancel(router, request_id))
-        told = await caller.body()
+        body = await caller.body()
         if script is scripts[1]:
             assert caller.status == 200
-            start, _, told = told.partition(b"event: error\ndata: ")
+            start, _, body = body.partition(b"event: error\ndata: ")
             assert start == b"event: message_start\ndata: {}\n\n"
         else:
             assert caller.status == 409
             router.core.fleet.lost(agent_id("a"), "It sleeps.")
-        answer = json.loads(told)
+        answer = json.loads(body)
         assert (answer["type"], answer["error"]["type"]) == ("error", "api_error")
         assert answer["request_id"] == request_id
         await router.idle()
@@ -241,17 +243,20 @@ async def test_a_cancelled_message_ends_in_anthropic_s_error(
 async def test_a_response_is_ended_by_its_node_whose_answer_passes(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    asked, told = asyncio.Event(), b'event: response.incomplete\ndata: {"sequence_number":42}\n\n'
+    cancelled_there, ending = (
+        asyncio.Event(),
+        b'event: response.incomplete\ndata: {"sequence_number":42}\n\n',
+    )
 
     async def script(request: Request) -> None:
         if request.method == "DELETE":
-            asked.set()
+            cancelled_there.set()
             await request.answer(b'{"cancelled":true}')
             return
         await request.begin_stream()
         await request.chunk(COUNTED)
-        await asked.wait()
-        await request.chunk(told)
+        await cancelled_there.wait()
+        await request.chunk(ending)
         await request.end_stream()
 
     node = await add_agent(router, "a", script)
@@ -259,9 +264,9 @@ async def test_a_response_is_ended_by_its_node_whose_answer_passes(
     await caller.head()
     assert await caller.chunk() == COUNTED
     shown = caller.headers["x-request-id"].replace("req_", "resp_")
-    # Whoever asks: a node knows the response's owner only.
+    # Whoever cancels: a node knows the response's owner only.
     await cancelled(await cancel(router, shown, router.new_key("admin")))
-    assert await caller.body() == told
+    assert await caller.body() == ending
     (request,) = [each for each in node.requests if each.method == "DELETE"]
     found = parse_id(shown)
     assert found is not None and request.target == f"{REQUESTS}/{found.request_id}"
@@ -272,7 +277,7 @@ async def test_a_response_is_ended_by_its_node_whose_answer_passes(
 async def test_a_response_that_its_node_does_not_know_is_cut_and_its_error_counted_on(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held(COUNTED, "404 Not Found")
+    script = Stalled(COUNTED, "404 Not Found")
     await add_agent(router, "a", script)
     caller = await begun(router, script, STREAM, "/v1/responses")
     await caller.head()
@@ -288,7 +293,7 @@ async def test_a_response_that_its_node_does_not_know_is_cut_and_its_error_count
 async def test_a_response_whose_node_does_not_answer_is_cut(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held()
+    script = Stalled()
     await add_agent(router, "a", script)
     caller = await begun(router, script, WHOLE, "/v1/responses")
     (shown,) = await listed(router)
@@ -302,7 +307,7 @@ async def test_a_response_whose_node_does_not_answer_is_cut(
 async def test_any_id_of_an_answer_names_its_request(
     impatient: RunningRouter, add_agent: AddNode, prefix: str
 ) -> None:
-    script = Held()
+    script = Stalled()
     await add_agent(impatient, "a", script)
     caller = await begun(impatient, script, STREAM)
     await caller.head()
@@ -317,7 +322,7 @@ async def test_any_id_of_an_answer_names_its_request(
 async def test_a_request_may_be_cancelled_again_and_again(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held()
+    script = Stalled()
     await add_agent(router, "a", script)
     caller = await begun(router, script, WHOLE)
     (shown,) = await listed(router)
@@ -330,7 +335,7 @@ async def test_a_request_may_be_cancelled_again_and_again(
 async def test_a_cancelled_request_of_a_foreign_server_is_accounted_for(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    script = Held()
+    script = Stalled()
 
     async def foreign(request: Request) -> None:
         if request.target == "/v1/models":
@@ -355,10 +360,10 @@ def elsewhere(router: RunningRouter, name: str = "a", key: str = "") -> str:
     return client_id("req_", agent_id(name), f"{router.caller(key).owner}-0a1b2c3d-000001")
 
 
-async def test_a_request_that_runs_elsewhere_is_asked_of_its_node(
+async def test_a_request_that_runs_elsewhere_is_cancelled_at_its_node(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    node = await add_agent(router, "a", Held())
+    node = await add_agent(router, "a", Stalled())
     request_id = elsewhere(router)
     caller = await cancel(router, request_id)
     assert await caller.body() == b'{"cancelled":true}'
@@ -378,7 +383,7 @@ async def test_another_key_s_request_is_as_unknown_as_none(
         assert error["message"] == "No request with this id is open."
 
 
-async def test_a_request_of_a_node_that_is_gone_or_away_is_told_so(
+async def test_a_cancellation_at_a_node_that_is_gone_or_away_is_refused_as_such(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     error = await refused(await cancel(router, elsewhere(router)), 404, "request_not_found")

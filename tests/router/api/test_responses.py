@@ -1,4 +1,4 @@
-"""Stored responses: their nodes are asked, for their owners only; requests that go on from one."""
+"""Stored responses: from their nodes, for their owners only; requests that go on from one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def hang(request: Request) -> None:
 
 
 def response_id(router: RunningRouter, name: str = "a", key: str = "") -> str:
-    """The id of a response that the node of that name gave to the holder of the key."""
+    """The id of a response that the node of that name gave to the owner of the key."""
     return client_id("resp_", agent_id(name), f"{router.caller(key).owner}-0a1b2c3d-000001")
 
 
@@ -54,7 +54,7 @@ async def ask(
     return await router.send(method, f"{RESPONSES}/{path}", b"", **headers)
 
 
-def asked(*nodes: ScriptedNode) -> list[int]:
+def request_counts(*nodes: ScriptedNode) -> list[int]:
     """How many requests of callers reached each node."""
     return [sum(each.target.startswith("/v1/") for each in node.requests) for node in nodes]
 
@@ -80,7 +80,7 @@ async def test_a_follow_up_goes_to_its_node_and_back_as_it_is(
     origin = f"{router.core.router_id}/{router.caller().key_id}"
     assert request.header("x-fleet-origin") == origin
     assert router.key not in str(request.headers)
-    assert asked(other) == [0]
+    assert request_counts(other) == [0]
     router.core.ledger.close_all()
     assert router.core.ledger.waiting_rows == 0
 
@@ -98,7 +98,7 @@ async def test_a_node_s_refusal_of_a_follow_up_passes(
     caller = await ask(router, "GET", response_id(router))
     assert await caller.body() == body
     assert (caller.status, caller.headers["retry-after"]) == (int(status.split()[0]), "7")
-    assert asked(node) == [1]
+    assert request_counts(node) == [1]
 
 
 async def test_a_node_s_refusal_of_the_router_is_not_the_caller_s(
@@ -109,7 +109,7 @@ async def test_a_node_s_refusal_of_the_router_is_not_the_caller_s(
     assert "The node a refused" in (await refused(caller, 502, "wrong_node_token"))["message"]
 
 
-# --- whose it is ---
+# --- its owner ---
 
 
 @pytest.mark.parametrize(("method", "verb"), FOLLOW_UPS)
@@ -148,7 +148,7 @@ async def test_not_even_an_admin_sees_another_s_response(
 # --- where the node is ---
 
 
-async def test_a_response_of_a_node_that_was_removed_is_404_and_says_why(
+async def test_a_response_of_a_node_that_was_removed_is_404_with_the_reason(
     router: RunningRouter, add_agent: AddNode, start_node: StartNode
 ) -> None:
     async def foreign(request: Request) -> None:
@@ -163,7 +163,7 @@ async def test_a_response_of_a_node_that_was_removed_is_404_and_says_why(
         assert "not part of the fleet any more" in error["message"]
 
 
-async def test_a_response_of_a_node_that_is_away_is_503_and_says_when_to_come_back(
+async def test_a_response_of_a_node_that_is_away_is_503_with_retry_after(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", silent)
@@ -211,7 +211,7 @@ async def test_an_answer_without_end_is_not_gathered(
     await refused(caller, 503, "node_away")
 
 
-async def test_a_follow_up_at_the_router_s_end_is_told_so(
+async def test_a_follow_up_at_the_router_s_end_is_rejected_for_it(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     begun = asyncio.Event()
@@ -244,7 +244,7 @@ async def test_a_request_goes_on_where_its_response_is(
         caller = await router.post(body, RESPONSES)
         assert await caller.body() == STORED
         assert caller.headers["x-fleet-node"] == "b"
-    assert asked(*nodes.values()) == [0, 3, 0]
+    assert request_counts(*nodes.values()) == [0, 3, 0]
     assert nodes["b"].requests[-1].body == body
 
 
@@ -257,7 +257,7 @@ async def test_a_request_that_refers_to_an_item_goes_where_its_response_is(
     body = {"model": "m", "input": [{"type": "item_reference", "id": item}, {"role": "user"}]}
     for _ in range(2):
         await (await router.post(body, RESPONSES)).body()
-    assert asked(*nodes.values()) == [0, 2]
+    assert request_counts(*nodes.values()) == [0, 2]
 
 
 def item_id(router: RunningRouter, name: str, key: str = "") -> str:
@@ -275,15 +275,15 @@ def item_id(router: RunningRouter, name: str, key: str = "") -> str:
         {"status": {"type": "x", "role": "y"}},
     ],
 )
-async def test_a_reference_may_come_without_a_type(
+async def test_a_reference_may_have_no_type(
     router: RunningRouter, add_agent: AddNode, reference: dict[str, Any]
 ) -> None:
     nodes = {name: await add_agent(router, name, stored) for name in "ab"}
-    said = {"type": "message", "role": "user", "id": item_id(router, "a"), "content": "x"}
-    body = {"model": "m", "input": [said, {"id": item_id(router, "b"), **reference}]}
+    message = {"type": "message", "role": "user", "id": item_id(router, "a"), "content": "x"}
+    body = {"model": "m", "input": [message, {"id": item_id(router, "b"), **reference}]}
     for _ in range(2):
         await (await router.post(body, RESPONSES)).body()
-    assert asked(*nodes.values()) == [0, 2]
+    assert request_counts(*nodes.values()) == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -307,21 +307,24 @@ async def test_what_refers_to_no_item_of_the_fleet_goes_anywhere(
     text = json.dumps({"model": "m", "input": items}).replace("ITEM", item_id(router, "b"))
     for _ in nodes:
         await (await router.post(text.encode(), RESPONSES)).body()
-    assert asked(*nodes) == [1, 1]
+    assert request_counts(*nodes) == [1, 1]
 
 
 async def test_references_in_a_long_input_are_found(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     nodes = {name: await add_agent(router, name, stored) for name in "ab"}
-    said = {"role": "user", "content": "x" * (2 << 20)}
-    body = {"model": "m", "input": [said, {"type": "item_reference", "id": item_id(router, "b")}]}
+    message = {"role": "user", "content": "x" * (2 << 20)}
+    body = {
+        "model": "m",
+        "input": [message, {"type": "item_reference", "id": item_id(router, "b")}],
+    }
     for _ in range(2):
         await (await router.post(body, RESPONSES)).body()
-    assert asked(*nodes.values()) == [0, 2]
+    assert request_counts(*nodes.values()) == [0, 2]
 
 
-async def test_references_to_items_of_two_nodes_are_refused_and_say_why(
+async def test_references_to_items_of_two_nodes_are_refused_with_the_reason(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     for name in "ab":
@@ -333,14 +336,14 @@ async def test_references_to_items_of_two_nodes_are_refused_and_say_why(
     assert "is on the node b, that in input[0].id on a" in error["message"]
 
 
-async def test_beside_a_previous_response_only_that_tells_the_node(
+async def test_beside_a_previous_response_only_that_determines_the_node(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     nodes = {name: await add_agent(router, name, stored) for name in "ab"}
     ref = {"type": "item_reference", "id": item_id(router, "a")}
     caller = await router.post(going_on(response_id(router, "b"), input=[ref]), RESPONSES)
     await caller.body()
-    assert asked(*nodes.values()) == [0, 1]
+    assert request_counts(*nodes.values()) == [0, 1]
 
 
 @pytest.mark.parametrize("whose", ["theirs", "gone", "away"])
@@ -375,7 +378,7 @@ async def test_a_query_that_is_too_long_is_400_and_not_dropped(
 
 
 @pytest.mark.parametrize("verb", ["", "/input_items"])
-async def test_head_is_asked_of_the_node_as_get(
+async def test_head_is_sent_to_the_node_as_get(
     router: RunningRouter, add_agent: AddNode, verb: str
 ) -> None:
     node = await add_agent(router, "a", stored)
@@ -396,7 +399,7 @@ async def test_a_request_that_goes_on_from_nothing_goes_anywhere(
         del body["previous_response_id"]
     for _ in nodes:
         await (await router.post(body, RESPONSES)).body()
-    assert asked(*nodes) == [1, 1]
+    assert request_counts(*nodes) == [1, 1]
 
 
 async def test_elsewhere_the_field_means_nothing(router: RunningRouter, add_agent: AddNode) -> None:
@@ -428,7 +431,7 @@ async def test_a_previous_id_that_is_no_text_is_400(
     assert (await refused(caller, 400, "invalid_value"))["param"] == "previous_response_id"
 
 
-async def test_where_the_node_is_gone_the_caller_is_told_to_send_the_whole_input(
+async def test_where_the_node_is_gone_the_error_demands_the_whole_input(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", silent)
@@ -449,7 +452,7 @@ async def test_where_the_node_is_away_the_caller_may_wait_or_send_the_whole_inpu
     assert int(caller.headers["retry-after"]) > 0
 
 
-async def test_where_the_node_lost_the_model_the_caller_is_told_so(
+async def test_where_the_node_lost_the_model_the_error_names_both(
     router: RunningRouter, add_agent: AddNode, start_node: StartNode
 ) -> None:
     await add_agent(router, "a", silent)
@@ -472,7 +475,7 @@ async def test_a_request_that_goes_on_is_not_tried_elsewhere(
     assert caller.headers["retry-after"] == "7"
     caller = await router.post(going_on(response_id(router, "b"), stream=True), RESPONSES)
     await refused(caller, 502, "node_failed")
-    assert asked(busy, dying, free) == [1, 2, 0]
+    assert request_counts(busy, dying, free) == [1, 2, 0]
 
 
 async def test_a_request_that_goes_on_is_streamed_as_any_other(

@@ -42,13 +42,13 @@ def test_a_chain_is_made_in_a_thread_where_it_would_stall_the_loop(body: bytes, 
     assert takes_long(body) is long
 
 
-async def ticket(router: RunningRouter, **asked: Any) -> Ticket:
-    body = json.dumps({"model": "m", **asked}).encode()
+async def ticket(router: RunningRouter, **fields: Any) -> Ticket:
+    body = json.dumps({"model": "m", **fields}).encode()
     tickets = Tickets(router.core, BodyRoom())
     return await tickets.next(await tickets.read(router.caller(), RESPONSES, (), body, 0.0))
 
 
-async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
+async def test_what_goes_on_from_a_response_has_the_chain_of_the_whole_conversation(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", silent)
@@ -58,7 +58,7 @@ async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
     end = chain_with_output(first.chain, ResponseOutput(RESPONSES, [OutputText("so")])).end
     assert end is not None
     router.core.prefixes.on_stored(Stored(name, "r/k", *end))
-    asked: dict[str, Any] = {"previous_response_id": name, "input": "more"}
+    continuation: dict[str, Any] = {"previous_response_id": name, "input": "more"}
     items = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "so"},
@@ -66,13 +66,13 @@ async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
     ]
     whole = await ticket(router, input=items, instructions="Be brief.")
     assert whole.chain is not None and whole.is_whole
-    following = await ticket(router, **asked, instructions="Be brief.")
+    following = await ticket(router, **continuation, instructions="Be brief.")
     assert following.chain is not None and following.is_whole
     assert name.endswith(f"-{following.follows}") and following.follows
     assert following.chain.hashes == whole.chain.hashes[-2:]
     assert following.chain.sizes == whole.chain.sizes[-2:]
     for other in ({"instructions": "Be long."}, {"previous_response_id": name[:-1] + "2"}):
-        given = {**asked, "instructions": "Be brief.", **other}
+        given = {**continuation, "instructions": "Be brief.", **other}
         alone = await ticket(router, **given)
         fields = read_fields(json.dumps(given).encode())
         assert alone.chain == Chainer().chain(fields, RESPONSES, "m") and not alone.is_whole

@@ -1,4 +1,4 @@
-"""`/v1/*` on real sockets: who may ask, what a body may be, which errors a caller sees."""
+"""`/v1/*` on real sockets: which keys are accepted, which bodies, which errors a caller sees."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def test_a_word_is_not_read_as_the_name_of_a_thing(
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/requests/"])
-async def test_a_list_may_be_asked_for_with_a_slash_behind_it(
+async def test_a_list_may_be_requested_with_a_trailing_slash(
     router: RunningRouter, path: str
 ) -> None:
     caller = await router.send("GET", path, authorization=f"Bearer {router.key}")
@@ -227,7 +227,7 @@ async def test_an_unknown_model_names_near_ones(
     assert "Did you mean qwen3-8b?" in error["message"]
 
 
-async def test_a_model_whose_nodes_are_away_is_503_and_says_when_to_come_back(
+async def test_a_model_whose_nodes_are_away_is_503_with_retry_after(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await a_node(router, start_node)

@@ -13,7 +13,7 @@ from tests.router.commands.running import running_router
 
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the variables or the home of who runs it."""
+    """No test sees the variables or the home of the user who runs it."""
     names = ("KEY", "ROUTER_HOME", "ROUTER_HOST", "ROUTER_PORT", "ROUTER_URL")
     for name in (*names, "NODE_HOME", "NODE_PORT", "NODE_TOKEN"):
         monkeypatch.delenv(f"MLX_FLEET_{name}", raising=False)
@@ -32,12 +32,12 @@ Handler = Callable[[httpx.Request], httpx.Response]
 def sending(handler: Handler) -> Send:
     """To a router that a function plays."""
 
-    def send(asked: RouterRequest) -> RouterResponse:
+    def send(sent: RouterRequest) -> RouterResponse:
         request = httpx.Request(
-            asked.method, asked.url, headers=dict(asked.headers), content=asked.body
+            sent.method, sent.url, headers=dict(sent.headers), content=sent.body
         )
         response = handler(request)
-        return RouterResponse(asked.url, response.status_code, response.content)
+        return RouterResponse(sent.url, response.status_code, response.content)
 
     return send
 

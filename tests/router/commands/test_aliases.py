@@ -50,12 +50,12 @@ def test_a_default_that_is_none_is_refused(text: str) -> None:
         read_targets(["m"], [text])
 
 
-def test_an_alias_is_told_listed_and_shown(cli: Cli) -> None:
-    told = cli.must("alias", "set", "fast", "tiny", "--force")
-    assert "fast now means tiny." in told and "No node has reported tiny yet." in told
+def test_an_alias_is_confirmed_listed_and_shown(cli: Cli) -> None:
+    printed = cli.must("alias", "set", "fast", "tiny", "--force")
+    assert "fast now means tiny." in printed and "No node has reported tiny yet." in printed
     arguments = ("--selector", "spillover", "--spill-at", "4", "--default", "tiny:seed=7")
-    told = cli.must("alias", "set", "claude-*", "tiny", "big", "--force", *arguments)
-    assert "the first with fewer than 4 requests in flight of tiny, big" in told
+    printed = cli.must("alias", "set", "claude-*", "tiny", "big", "--force", *arguments)
+    assert "the first with fewer than 4 requests in flight of tiny, big" in printed
     listed = cli.must("alias", "list")
     assert "claude-*" in listed and "spillover at 4" in listed and "no node has it" in listed
     shown = cli.must("alias", "show", "claude-*")
@@ -81,8 +81,8 @@ def test_what_an_alias_cannot_be_is_one_line(cli: Cli) -> None:
 
 
 def test_a_key_is_given_a_budget_and_loses_it(cli: Cli) -> None:
-    told = cli.must("keys", "set-budget", "first", "20")
-    assert "for 20 a month; 0.00 of this month's is used" in told
+    printed = cli.must("keys", "set-budget", "first", "20")
+    assert "for 20 a month; 0.00 of this month's is used" in printed
     assert "0.00 of 20" in cli.must("keys", "list")
     assert "may not use paid servers" in cli.must("keys", "set-budget", "first", "none")
     (row,) = [r for r in json.loads(cli.must("keys", "list", "--json")) if r["name"] == "first"]

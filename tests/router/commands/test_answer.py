@@ -37,7 +37,7 @@ def talking(
     return Chat(RouterAccess(key="k"), httpx.MockTransport(handler))
 
 
-class Heard:
+class RecordingReader:
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.comments: list[str] = []
@@ -49,19 +49,19 @@ class Heard:
         self.comments.append(words)
 
 
-def heard(talk: Chat) -> tuple[Answer, Heard]:
-    reader = Heard()
+def read(talk: Chat) -> tuple[Answer, RecordingReader]:
+    reader = RecordingReader()
     return talk.ask("tiny", [{"role": "user", "content": "hi"}], reader), reader
 
 
-def asked(talk: Chat) -> tuple[Answer, list[str]]:
-    answer, reader = heard(talk)
+def read_parts(talk: Chat) -> tuple[Answer, list[str]]:
+    answer, reader = read(talk)
     return answer, reader.parts
 
 
 def test_an_answer_streams_and_is_counted() -> None:
     seen: list[dict[str, Any]] = []
-    answer, parts = asked(talking(HI, seen))
+    answer, parts = read_parts(talking(HI, seen))
     assert parts == ["Hel", "lo"]
     assert (answer.text, answer.node) == ("Hello", "mini")
     assert (answer.prompt_tokens, answer.completion_tokens) == (3, 2)
@@ -71,13 +71,13 @@ def test_an_answer_streams_and_is_counted() -> None:
 
 
 def test_the_node_may_be_named_in_a_comment() -> None:
-    answer, _ = asked(talking([": fleet node=studio model=tiny\n\n", *HI], node=None))
+    answer, _ = read_parts(talking([": fleet node=studio model=tiny\n\n", *HI], node=None))
     assert answer.node == "studio"
 
 
-def test_how_far_a_load_is_comes_in_comments_before_the_answer() -> None:
+def test_the_progress_of_a_load_arrives_in_comments_before_the_answer() -> None:
     loading = [": loading tiny\n\n", ": loading tiny 43 %\n\n", ":\n\n"]
-    _, reader = heard(talking([*loading, *HI]))
+    _, reader = read(talking([*loading, *HI]))
     assert reader.comments == ["loading tiny", "loading tiny 43 %", "keep-alive"]
 
 
@@ -101,18 +101,18 @@ def test_a_person_sees_how_far_the_load_is_until_the_answer_begins(
 def test_an_error_in_the_stream_is_its_sentence() -> None:
     error = f"data: {json.dumps({'error': {'message': 'The engine died.'}})}\n\n"
     with pytest.raises(CommandFailed, match="The engine died"):
-        asked(talking([*HI[:1], error]))
+        read_parts(talking([*HI[:1], error]))
 
 
 def test_a_stream_that_ends_early_is_a_failure() -> None:
     with pytest.raises(CommandFailed, match="ended early"):
-        asked(talking(HI[:3]))
+        read_parts(talking(HI[:3]))
 
 
 def test_a_chunk_that_is_none_is_a_failure() -> None:
     for wrong in ("{", "[]", '{"choices": [3]}'):
         with pytest.raises(CommandFailed, match="an invalid chunk"):
-            asked(talking([f"data: {wrong}\n\n"]))
+            read_parts(talking([f"data: {wrong}\n\n"]))
 
 
 def test_a_refused_request_is_the_routers_sentence() -> None:
@@ -120,7 +120,7 @@ def test_a_refused_request_is_the_routers_sentence() -> None:
         return httpx.Response(404, json={"error": {"message": "No node has it."}})
 
     with pytest.raises(CommandFailed, match="No node has it"):
-        asked(Chat(RouterAccess(key="k"), httpx.MockTransport(handler)))
+        read_parts(Chat(RouterAccess(key="k"), httpx.MockTransport(handler)))
 
 
 def test_the_summary_names_node_tokens_and_speed() -> None:

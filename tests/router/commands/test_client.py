@@ -32,7 +32,7 @@ def failure(place: RouterAccess, send: Send) -> str:
 
 
 def raising(error: Exception) -> Send:
-    def send(_asked: RouterRequest) -> RouterResponse:
+    def send(_request: RouterRequest) -> RouterResponse:
         raise error
 
     return send
@@ -71,7 +71,7 @@ def test_an_address_that_is_none_is_refused(given: str) -> None:
 
 @pytest.mark.parametrize("key", ["\u00fcber", "two\nlines"])
 def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
-    text = failure(RouterAccess(key=key), refusing(200, "never asked"))
+    text = failure(RouterAccess(key=key), refusing(200, "never sent"))
     assert text == "The key has characters that no key of a router has."
 
 
@@ -108,7 +108,7 @@ def test_a_silent_or_broken_router_is_a_sentence() -> None:
     assert "broke" in failure(RouterAccess(key="k"), raising(ConnectionResetError("reset")))
 
 
-def test_a_refused_key_says_where_it_came_from(tmp_path: Path) -> None:
+def test_a_refused_key_is_reported_with_its_source(tmp_path: Path) -> None:
     place = RouterAccess(home=tmp_path)
     assert f"no key in {tmp_path / 'admin.key'}" in failure(place, refusing(401, "Wrong."))
     (tmp_path / "admin.key").write_text("x")
@@ -133,7 +133,7 @@ def test_other_refusals_are_the_routers_own_sentence() -> None:
     assert failure(RouterAccess(key="k"), refusing(404, "There is no node.")) == "There is no node."
 
 
-def test_what_is_no_router_is_told_apart() -> None:
+def test_what_is_no_router_is_recognized() -> None:
     html = sending(lambda _request: httpx.Response(200, text="<html>"))
     assert "does not respond like a router" in failure(RouterAccess(key="k"), html)
     html = sending(lambda _request: httpx.Response(502, text="<html>"))
@@ -149,7 +149,7 @@ def test_rows_of_another_version_are_a_sentence(
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("response", "words"),
     [
         (b"", "broke (Remote end closed connection without response)"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "broke (its response is not HTTP)"),
@@ -161,20 +161,22 @@ def test_rows_of_another_version_are_a_sentence(
         (None, "does not respond in time."),
     ],
 )
-def test_whatever_a_server_says_is_an_answer_or_a_sentence(said: bytes | None, words: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
+def test_whatever_a_server_sends_is_an_answer_or_a_sentence(
+    response: bytes | None, words: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as connections:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         client = AdminClient(RouterAccess(url, key="k"))
 
         def answer() -> None:
             connection, _ = server.accept()
-            held.enter_context(connection)
-            asked = b""
-            while b"\r\n\r\n{}" not in asked:
-                asked += connection.recv(1000)
-            assert b"POST /admin/nodes HTTP/1.1" in asked and b"Bearer k" in asked
-            if said is not None:
-                connection.sendall(said)
+            connections.enter_context(connection)
+            received = b""
+            while b"\r\n\r\n{}" not in received:
+                received += connection.recv(1000)
+            assert b"POST /admin/nodes HTTP/1.1" in received and b"Bearer k" in received
+            if response is not None:
+                connection.sendall(response)
                 connection.close()
 
         with ThreadPoolExecutor() as threads:
@@ -183,6 +185,6 @@ def test_whatever_a_server_says_is_an_answer_or_a_sentence(said: bytes | None, w
                 assert client.post("/nodes", {}) == []
             else:
                 with pytest.raises(Unreachable) as failed:
-                    client.post("/nodes", {}, 0.2 if said is None else 20)
+                    client.post("/nodes", {}, 0.2 if response is None else 20)
                 assert words in failed.value.message
             served.result()

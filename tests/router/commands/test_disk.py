@@ -51,11 +51,11 @@ class PlayedRouter:
     def __init__(self, *lists: list[ModelRow], started: PullStarted = STARTED) -> None:
         self.lists = list(lists)
         self.started = started
-        self.asked: dict[str, Any] = {}
+        self.requested: dict[str, Any] = {}
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/admin/models/pull":
-            self.asked = json.loads(request.content)
+            self.requested = json.loads(request.content)
             return httpx.Response(202, json=self.started.model_dump())
         rows = self.lists.pop(0) if self.lists else []
         return httpx.Response(200, json=[row.model_dump() for row in rows])
@@ -73,14 +73,14 @@ def test_a_pull_is_followed_until_the_model_is_there(
         [row("on_disk")],
     )
     disk.pull(played(router), {"model": "org/m", "node": "b"})
-    assert router.asked == {"model": "org/m", "node": "b"}
+    assert router.requested == {"model": "org/m", "node": "b"}
     assert router.lists == []
-    told = capsys.readouterr()
-    assert told.out == "org/m is on b now, from a.\n"
-    assert "org/m: a -> b" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "org/m is on b now, from a.\n"
+    assert "org/m: a -> b" in printed.err
 
 
-def test_a_model_that_is_there_is_told_at_once(
+def test_a_model_that_is_there_is_reported_at_once(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = STARTED.model_copy(update={"source": ""})
@@ -88,7 +88,7 @@ def test_a_model_that_is_there_is_told_at_once(
     assert capsys.readouterr().out == "org/m is on b already.\n"
 
 
-def test_why_a_node_that_has_the_model_is_not_its_source_is_told(
+def test_why_a_node_that_has_the_model_is_not_its_source_is_printed(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = STARTED.model_copy(update={"note": "Others do not find c."})
@@ -96,13 +96,13 @@ def test_why_a_node_that_has_the_model_is_not_its_source_is_told(
     assert capsys.readouterr().out == "Others do not find c.\norg/m is on b now, from a.\n"
 
 
-def test_a_pull_that_fails_says_why(played: Played) -> None:
+def test_a_pull_that_fails_reports_the_reason(played: Played) -> None:
     router = PlayedRouter([row("pulling", reason="The peer is gone; pull again.")])
     with pytest.raises(CommandFailed, match="not complete on b: The peer is gone; pull again."):
         disk.pull(played(router), {"model": "org/m"})
 
 
-def test_a_pull_of_which_the_node_tells_nothing_is_given_up(
+def test_a_pull_that_the_node_reports_nothing_of_is_abandoned(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk, "SILENT_S", 0.0)
@@ -110,7 +110,7 @@ def test_a_pull_of_which_the_node_tells_nothing_is_given_up(
         disk.pull(played(PlayedRouter()), {"model": "org/m"})
 
 
-def test_ctrl_c_leaves_the_pull_running_and_says_how_to_end_it(
+def test_ctrl_c_leaves_the_pull_running_and_names_the_command_that_ends_it(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     router = PlayedRouter()
@@ -122,9 +122,9 @@ def test_ctrl_c_leaves_the_pull_running_and_says_how_to_end_it(
 
     with pytest.raises(Stopped) as stopped:
         disk.pull(played(interrupted), {"model": "org/m"})
-    told = str(stopped.value)
-    assert "continues without this command" in told
-    assert "`router models cancel-pull org/m --node b`" in told
+    message = str(stopped.value)
+    assert "continues without this command" in message
+    assert "`router models cancel-pull org/m --node b`" in message
 
 
 def done(*nodes: str) -> Callable[[httpx.Request], httpx.Response]:
@@ -162,7 +162,7 @@ def test_the_list_shows_disks_and_how_far_pulls_are(
     ]
     merged = rows[0].model_copy(update={"nodes": (*rows[0].nodes, *rows[1].nodes)})
     models.show(played(PlayedRouter([merged])), as_json=False)
-    told = capsys.readouterr().out
-    assert "a: on disk (300 MiB)" in told
-    assert "b: pulling 42% (42 MiB)" in told
-    assert "Free on disk: a 2.0 GiB, b 700 MiB" in told
+    printed = capsys.readouterr().out
+    assert "a: on disk (300 MiB)" in printed
+    assert "b: pulling 42% (42 MiB)" in printed
+    assert "Free on disk: a 2.0 GiB, b 700 MiB" in printed

@@ -80,8 +80,8 @@ def test_a_node_that_only_the_command_reaches_is_a_matter_of_the_local_network(
 def test_the_setting_is_named_once(
     played: Played, capsys: pytest.CaptureFixture[str], reached: list[str]
 ) -> None:
-    told = {**UNREACHED, "finding": Cause.LOCAL_NETWORK, "message": f"No. {LOCAL_NETWORK}"}
-    doctor.run(played(answering(told)), as_json=False)
+    finding = {**UNREACHED, "finding": Cause.LOCAL_NETWORK, "message": f"No. {LOCAL_NETWORK}"}
+    doctor.run(played(answering(finding)), as_json=False)
     assert capsys.readouterr().out.count("System Settings") == 1
 
 

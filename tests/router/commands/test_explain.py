@@ -123,8 +123,8 @@ def test_a_narrow_window_has_a_column_per_node(
     terms: Any = dict.fromkeys(TERMS.values(), 1.0)
     names = [f"mac-{number}" for number in range(9)]
     costs = (cost("studio", chosen=True, **terms), *(cost(name, **terms) for name in names))
-    asked = DECISION.model_copy(update={"costs": costs})
-    client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
+    decision = DECISION.model_copy(update={"costs": costs})
+    client = played(lambda _request: httpx.Response(200, json=decision.model_dump()))
     explain.run(client, ExplainOptions(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     heads = line(text, "studio *").split()
@@ -156,7 +156,7 @@ def test_path_session_and_body_are_sent(played: Played, body: Path) -> None:
     ]
 
 
-def test_a_body_may_come_by_standard_input(
+def test_a_body_may_be_read_from_standard_input(
     played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"model": "tiny"}')))
@@ -165,7 +165,7 @@ def test_a_body_may_come_by_standard_input(
     assert json.loads(capsys.readouterr().out)["node"] == "studio"
 
 
-def test_a_past_request_holds_what_was_expected_against_what_came(
+def test_a_past_request_compares_what_was_expected_with_what_was_measured(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = past(played, DECIDED, capsys)
@@ -181,8 +181,8 @@ def test_what_is_a_guess_at_a_server_s_cache_is_marked_so(
     played: Played, body: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     guess = cost("ollama", chosen=True, prefill=1.0).model_copy(update={"estimated": True})
-    asked = DECISION.model_copy(update={"costs": (guess, cost("mini", prefill=2.0))})
-    client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
+    decision = DECISION.model_copy(update={"costs": (guess, cost("mini", prefill=2.0))})
+    client = played(lambda _request: httpx.Response(200, json=decision.model_dump()))
     explain.run(client, ExplainOptions(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     assert "5,800 / 6,100 (estimated)" in line(text, "ollama *")
@@ -208,7 +208,7 @@ def test_a_retry_shows_every_attempt_and_a_rejection_its_reason(
     ("content", "word"),
     [("{", "is not JSON"), ("[1]", "is not a JSON object")],
 )
-def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
+def test_a_file_that_is_no_request_is_refused_with_what_it_should_contain(
     played: Played, tmp_path: Path, content: str, word: str
 ) -> None:
     file = tmp_path / "request.json"
@@ -222,7 +222,9 @@ def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
     assert explain.BODY_HINT in failed.value.message
 
 
-def test_a_file_that_is_not_there_is_told_so_and_no_more(played: Played, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported_as_such_and_no_more(
+    played: Played, tmp_path: Path
+) -> None:
     client = played(lambda _request: httpx.Response(500))
     with pytest.raises(CommandFailed) as failed:
         explain.run(client, ExplainOptions(tmp_path / "none", None, None, None), as_json=False)

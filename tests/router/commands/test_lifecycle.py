@@ -33,7 +33,7 @@ def test_for_ever_and_the_default_have_words() -> None:
     assert read_keep_alive("2h") == 7200.0
 
 
-def test_empty_listings_say_what_that_means(cli: Cli) -> None:
+def test_empty_listings_print_what_that_means(cli: Cli) -> None:
     assert "by their own settings" in cli.must("policies")
     assert "`router schedule add` makes one" in cli.must("schedule", "list")
     assert json.loads(cli.must("policies", "--json")) == []
@@ -41,7 +41,7 @@ def test_empty_listings_say_what_that_means(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["cordon", "gone"], 1, "gone"),
         (["pin", "m", "--node", "gone"], 1, "no node 'gone'"),
@@ -65,14 +65,14 @@ def test_empty_listings_say_what_that_means(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_be_is_one_sentence(
-    cli: Cli, arguments: list[str], code: int, said: str
+    cli: Cli, arguments: list[str], code: int, message: str
 ) -> None:
     done = cli.run(*arguments)
     assert done.exit_code == code
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_a_schedule_that_is_made_tells_when_it_is_due_by_its_own_clock(
+def test_a_new_schedule_prints_when_it_is_due_by_its_own_clock(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row: dict[str, object] = {"id": "s", "model": "m", "node": None, "load": "0 8 * * *"}
@@ -86,15 +86,15 @@ def test_a_schedule_that_is_made_tells_when_it_is_due_by_its_own_clock(
 
 
 @pytest.mark.parametrize(
-    ("left", "said"),
+    ("left", "printed"),
     [
         ([], "m is no longer pinned: its keep-alive applies."),
         (["mini"], "m is still pinned on mini: `router unpin m --node mini`."),
         ([None], "m is still pinned on every node that has it: `router unpin m`."),
     ],
 )
-def test_who_takes_back_a_pin_is_told_of_those_that_are_left(
-    left: list[str | None], said: str, played: Played, capsys: pytest.CaptureFixture[str]
+def test_an_unpin_prints_the_pins_that_are_left(
+    left: list[str | None], printed: str, played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def policy(node: str | None, pinned: bool, model: str = "m") -> dict[str, object]:
         return {"model": model, "node": node, "pinned": pinned, "keep_alive_s": 9.0}
@@ -106,10 +106,10 @@ def test_who_takes_back_a_pin_is_told_of_those_that_are_left(
         return httpx.Response(200, json=[*kept, *(policy(node, True) for node in left)])
 
     pin(played(router), "m", "studio", pinned=False)
-    assert capsys.readouterr().out.replace("\n", " ").strip() == said
+    assert capsys.readouterr().out.replace("\n", " ").strip() == printed
 
 
-def test_why_a_schedule_is_pending_is_told_below_the_list(
+def test_why_a_schedule_is_pending_is_printed_below_the_list(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = dict.fromkeys(ScheduleRow.model_fields) | {"id": "s1", "model": "m", "timezone": "UTC"}
@@ -122,7 +122,7 @@ def test_why_a_schedule_is_pending_is_told_below_the_list(
 
 
 class PlayedNode:
-    """A router whose one node has a number of requests in flight at each look."""
+    """A router whose one node has a number of requests in flight at each poll."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ def leave(client: AdminClient, deadline_s: float | None, *, cut: bool = False) -
     drain(client, Drain("mini", deadline_s, cut, clock, clock.advance))
 
 
-def test_a_drain_waits_and_tells_the_count_as_it_falls(
+def test_a_drain_waits_and_prints_the_count_as_it_falls(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = PlayedNode(2, 2, 1, 0)
@@ -175,18 +175,18 @@ def test_a_drain_waits_and_tells_the_count_as_it_falls(
     assert node.orders == [("/admin/nodes/state", {"node": "mini", "state": "cordoned"})]
 
 
-def test_a_drain_that_is_not_done_at_its_deadline_says_how_many_are_left(played: Played) -> None:
+def test_a_drain_that_is_not_done_at_its_deadline_reports_how_many_are_left(played: Played) -> None:
     with pytest.raises(CommandFailed, match="still has 3 requests in flight; `--cut` cancels them"):
         leave(played(PlayedNode(3)), 600.0)
 
 
-def test_a_drain_does_not_wait_for_what_a_node_that_is_gone_told_last(played: Played) -> None:
+def test_a_drain_does_not_wait_for_what_a_node_that_is_gone_reported_last(played: Played) -> None:
     node = PlayedNode(3)
     node.reachable = False
     leave(played(node), None)
 
 
-def test_what_is_left_at_the_deadline_is_cut_where_that_is_asked_for(
+def test_what_is_left_at_the_deadline_is_cut_where_that_is_requested(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = FakeClock()
@@ -207,7 +207,7 @@ def test_nothing_is_cut_where_all_have_ended_before_the_deadline(played: Played)
     assert [path for path, _ in node.orders] == ["/admin/nodes/state"]
 
 
-def test_maintenance_says_where_models_stay(played: Played) -> None:
+def test_maintenance_prints_where_models_stay(played: Played) -> None:
     clock = FakeClock()
     node = PlayedNode(0, models=1)
     with pytest.raises(CommandFailed, match="still has 1 model loaded"):
@@ -221,8 +221,8 @@ def test_maintenance_waits_for_no_models_of_a_server_of_others(
     clock = FakeClock()
     node = PlayedNode(1, 0, models=2, kind="openai")
     maintain(played(node), Drain("mini", None, False, clock, clock.advance))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "no requests, it manages its models itself" in told
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "no requests, it manages its models itself" in printed
     assert node.orders[-1] == ("/admin/nodes/state", {"node": "mini", "state": "maintenance"})
 
 
@@ -236,12 +236,12 @@ def test_maintenance_has_one_deadline_for_requests_and_models(played: Played) ->
 
 
 class PlayedOutage:
-    """A router that is away for some looks, and then has not heard of its node for some."""
+    """A router that is away for some polls, and then has no status of its node for some."""
 
-    def __init__(self, away: int, unheard: int) -> None:
+    def __init__(self, away: int, without_status: int) -> None:
         self.node = PlayedNode(2)
         self.away = away
-        self.unheard = unheard
+        self.unheard = without_status
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "POST":
@@ -260,10 +260,10 @@ def test_a_drain_outlasts_a_restart_of_the_router(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(played(PlayedOutage(3, 3)), 60.0)
-    told = capsys.readouterr()
-    assert told.err.count("Waiting for it.") == 1
-    assert told.err.splitlines()[-1] == "mini: 1 request in flight"
-    assert "mini is drained" in told.out
+    printed = capsys.readouterr()
+    assert printed.err.count("Waiting for it.") == 1
+    assert printed.err.splitlines()[-1] == "mini: 1 request in flight"
+    assert "mini is drained" in printed.out
 
 
 def test_a_drain_whose_router_stays_away_ends_at_its_deadline(played: Played) -> None:
@@ -277,7 +277,7 @@ def test_a_drain_is_not_done_while_nobody_can_know_it(played: Played) -> None:
 
 
 @pytest.mark.parametrize(("command", "state"), [(drain, "cordoned"), (maintain, "maintenance")])
-def test_who_is_interrupted_is_told_how_the_node_stays(
+def test_an_interruption_prints_the_state_that_the_node_stays_in(
     command: Callable[[AdminClient, Drain], None], state: str, played: Played
 ) -> None:
     def interrupt(_seconds: float) -> None:

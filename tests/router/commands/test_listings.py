@@ -98,12 +98,12 @@ def test_nodes_show_what_is_cordoned_paid_and_failing(
 def test_nodes_show_which_are_short_of_memory(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = NodePressure(level="soft", for_s=125, stored_cap_bytes=GIB, effect="it does so")
-    lost = node("mini", reachable=False, pressure=told)
-    nodes.show(played(answering([node("studio", pressure=told), lost])), as_json=False)
+    pressure = NodePressure(level="soft", for_s=125, stored_cap_bytes=GIB, effect="it does so")
+    lost = node("mini", reachable=False, pressure=pressure)
+    nodes.show(played(answering([node("studio", pressure=pressure), lost])), as_json=False)
     text = " ".join(capsys.readouterr().out.split())
     assert "studio: Its memory pressure is soft, since 2 min: it does so." in text
-    assert "mini: Its memory" not in text, "what it said last is over"
+    assert "mini: Its memory" not in text, "what it reported last is over"
 
 
 def test_models_show_each_place_and_its_state(
@@ -147,7 +147,7 @@ def test_models_show_each_place_and_its_state(
     assert "tiny on b: Out of memory." in text
 
 
-def test_a_model_that_fits_nowhere_is_told_where_nodes_and_models_are_listed(
+def test_a_model_that_fits_nowhere_is_marked_where_nodes_and_models_are_listed(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     needs = "It needs 60.5 GiB for the model, and its memory limit is 16.0 GiB: 44.5 GiB too few."
@@ -171,10 +171,10 @@ def test_a_model_that_fits_nowhere_is_told_where_nodes_and_models_are_listed(
         nodes=(place, place.model_copy(update={"node": "studio", "node_state": "cordoned"})),
     )
     models.show(played(answering([large])), as_json=False)
-    told = capsys.readouterr().out
-    assert "mini: on disk, too large for it" in told
-    assert f"big on mini: {needs}" in told
-    assert "the node is cordoned" in told
+    printed = capsys.readouterr().out
+    assert "mini: on disk, too large for it" in printed
+    assert f"big on mini: {needs}" in printed
+    assert "the node is cordoned" in printed
     nodes.show(played(answering([node("mini", too_large=("big",))])), as_json=False)
     assert "mini: Its memory is too small for big; `router models`" in capsys.readouterr().out
 
@@ -229,7 +229,7 @@ def test_an_empty_listing_names_the_next_step(
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_a_load_tells_where_and_how_long(
+def test_a_load_prints_where_and_how_long(
     played: Played, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
@@ -253,13 +253,13 @@ def test_a_load_shows_how_much_of_it_is_done(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[str] = []
-    told = threading.Event()
+    shown_once = threading.Event()
 
     @contextmanager
     def progress(what: str) -> Iterator[Callable[[str], None]]:
         def show(words: str) -> None:
             shown.append(words)
-            told.set()
+            shown_once.set()
 
         yield show
 
@@ -271,7 +271,7 @@ def test_a_load_shows_how_much_of_it_is_done(
             return httpx.Response(
                 200, json=[{"name": "tiny", "aliases": ["fast"], **known, "nodes": places}]
             )
-        assert told.wait(10)
+        assert shown_once.wait(10)
         return httpx.Response(200, json={"model": "tiny", "nodes": ["mini"], "took_s": 1.0})
 
     monkeypatch.setattr(models, "_POLL_S", 0.001)
@@ -286,7 +286,7 @@ def test_since_is_a_length_of_time_before_now() -> None:
     assert reports.since_time("7d", 1.0) == 0.0
 
 
-def test_usage_says_that_the_disk_is_full_and_how_much_is_not_counted(
+def test_usage_reports_that_the_disk_is_full_and_how_much_is_not_counted(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry = {"error": "It is full.", "failing_s": 90.0, "waiting_rows": 3, "lost_rows": 0}
@@ -296,13 +296,14 @@ def test_usage_says_that_the_disk_is_full_and_how_much_is_not_counted(
         return httpx.Response(200, json=[] if is_usage else registry)
 
     reports.show_usage(played(answer), None, as_json=False)
-    told = capsys.readouterr()
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
     assert (
-        told.err == "For 1 min nothing can be written: It is full. Not counted yet: 3 requests.\n"
+        printed.err
+        == "For 1 min nothing can be written: It is full. Not counted yet: 3 requests.\n"
     )
     registry["lost_rows"] = 1
     reports.show_usage(played(answer), None, as_json=True)
-    told = capsys.readouterr()
-    assert json.loads(told.out) == []
-    assert told.err.endswith("Never counted: 1 request.\n")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == []
+    assert printed.err.endswith("Never counted: 1 request.\n")

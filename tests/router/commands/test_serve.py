@@ -42,7 +42,7 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
 
 
 def test_a_router_takes_more_callers_than_the_files_that_a_shell_allows(tmp_path: Path) -> None:
-    """Each is there still when the last one has come."""
+    """Each is there still when the last one has connected."""
     few_files = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", sys.executable)
     arguments = ("-m", "router", "serve", "--home", str(tmp_path), "--port", "0")
     with (
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         asyncio.run(serve.serve(settings, listeners, Stop()))
 
 
-def test_a_router_told_to_end_before_it_listens_ends(tmp_path: Path) -> None:
+def test_a_router_that_is_stopped_before_it_listens_ends(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "router", port=0)
     stop = Stop()
     stop.set()
@@ -121,13 +121,13 @@ def test_migrate_needs_the_router_stopped(router_place: RouterAccess) -> None:
         migrate.run(Settings(router_place.home))
 
 
-def test_a_migration_is_told_by_its_revisions() -> None:
+def test_a_migration_is_reported_by_its_revisions() -> None:
     assert migrate.sentence("r.db", Migration("0001", "0002")) == "r.db: 0001 -> 0002"
 
 
 async def whole_sending_and_admin(router: RunningRouter, node: ScriptedNode) -> list[RawCaller]:
     """Callers that wait for a whole answer, within their own body, and for the admin API."""
-    asked = json.dumps({"url": node.url, "token": "t"}).encode()
+    body = json.dumps({"url": node.url, "token": "t"}).encode()
     admin_key = router.core.settings.admin_key_file.read_text().strip()
     return [
         await router.post({"model": "m"}),
@@ -135,10 +135,10 @@ async def whole_sending_and_admin(router: RunningRouter, node: ScriptedNode) -> 
         await router.send(
             "POST",
             "/admin/nodes",
-            asked,
+            body,
             x_api_key=admin_key,
             content_type="application/json",
-            content_length=str(len(asked)),
+            content_length=str(len(body)),
         ),
     ]
 

@@ -35,7 +35,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing on the terminal of who runs the test."""
+        """Prints nothing on the terminal of the user who runs the test."""
 
 
 @pytest.fixture
@@ -62,23 +62,25 @@ def run(place: RouterAccess, *arguments: str) -> str:
 def test_a_server_is_added_with_what_it_lists_and_the_rest_waits(
     router_place: RouterAccess, server: Listing
 ) -> None:
-    told = run(
+    printed = run(
         router_place, "add-node", server.url, "--kind", "openai", "--name", "lm", "--model", "a"
     )
-    assert "Models: a" in told
-    assert "Models that it lists later have to be accepted" in told
+    assert "Models: a" in printed
+    assert "Models that it lists later have to be accepted" in printed
     assert "`router accept lm 'b c'` accepts them" in run(router_place, "nodes")
     assert run(router_place, "accept", "lm", "b c") == "Requests for b c may go to lm."
     assert "router accept" not in run(router_place, "nodes")
 
 
-def test_models_that_other_nodes_have_too_are_told(
+def test_models_that_other_nodes_have_too_are_printed(
     router_place: RouterAccess, server: Listing
 ) -> None:
     run(router_place, "add-node", server.url, "--kind", "openai", "--name", "lm")
     other = server.url.replace("127.0.0.1", "localhost")
-    told = run(router_place, "add-node", other, "--kind", "openai", "--name", "two", "--model", "a")
-    assert "Other nodes have a, too: requests go to the best node." in told
+    printed = run(
+        router_place, "add-node", other, "--kind", "openai", "--name", "two", "--model", "a"
+    )
+    assert "Other nodes have a, too: requests go to the best node." in printed
 
 
 def test_many_models_that_wait_are_one_command_and_a_number(

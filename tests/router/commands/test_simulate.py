@@ -62,7 +62,7 @@ def test_json_has_every_policy_with_every_figure(trace: Path) -> None:
     assert all(list(row) == FIELDS for row in answer["policies"])
 
 
-def test_a_table_says_what_the_fleet_is_and_marks_the_best(trace: Path) -> None:
+def test_a_table_describes_the_fleet_and_marks_the_best(trace: Path) -> None:
     text = must(trace)
     assert "Fleet: 4 × 600 tokens/s prefill, 40 decode, cache of 60,000 tokens" in text
     assert "12 requests in 3 sessions" in text
@@ -70,7 +70,7 @@ def test_a_table_says_what_the_fleet_is_and_marks_the_best(trace: Path) -> None:
     assert " *" in text
 
 
-def test_one_policy_can_be_asked_for(trace: Path) -> None:
+def test_one_policy_can_be_selected(trace: Path) -> None:
     answer = json.loads(must(trace, "--policy", "round_robin", "--json"))
     assert [row["policy"] for row in answer["policies"]] == ["round_robin"]
 
@@ -116,7 +116,7 @@ def test_the_best_of_a_column_are_all_that_look_so_and_never_the_limit(
     assert [marked[name] for name in ("a", "b", "c", "oracle")] == [1, 2, 0, 0]
 
 
-def test_a_trace_of_several_models_is_told_as_one(trace: Path, tmp_path: Path) -> None:
+def test_a_trace_of_several_models_is_described_as_one(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "two.jsonl"
     lines = [json.loads(each) for each in trace.read_text().splitlines()]
     path.write_text(

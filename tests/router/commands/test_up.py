@@ -97,16 +97,16 @@ def test_a_banner_that_somebody_keeps_has_the_keys_file(tmp_path: Path) -> None:
     file.write_text("mlxf-1\n")
     line = next(line for line in text.splitlines() if line.startswith("curl"))
     printing = line.replace("curl", r"printf '%s\n'", 1)
-    told = subprocess.run(["sh", "-c", printing], capture_output=True)
-    assert b"\nAuthorization: Bearer mlxf-1\n" in told.stdout
+    printed = subprocess.run(["sh", "-c", printing], capture_output=True)
+    assert b"\nAuthorization: Bearer mlxf-1\n" in printed.stdout
 
 
-def test_a_banner_without_models_says_where_they_go(tmp_path: Path) -> None:
+def test_a_banner_without_models_names_their_folder(tmp_path: Path) -> None:
     row = node("local", "http://127.0.0.1:1", "i")
     assert str(tmp_path / "n" / "models") in fleet_of_one.banner("u", "k", row, a_plan(tmp_path))
 
 
-def test_the_model_asked_for_wins_then_one_that_is_ready() -> None:
+def test_the_requested_model_wins_then_one_that_is_ready() -> None:
     a, b = NodeModel(name="a", state="on_disk"), NodeModel(name="b", state="ready")
     assert fleet_of_one.pick_model(node("l", "u", "i", a, b), "c") == "c"
     assert fleet_of_one.pick_model(node("l", "u", "i", a, b), None) == "b"
@@ -114,7 +114,7 @@ def test_the_model_asked_for_wins_then_one_that_is_ready() -> None:
     assert fleet_of_one.pick_model(node("l", "u", "i"), None) is None
 
 
-def test_a_failed_child_is_told_in_its_own_last_words() -> None:
+def test_a_failed_child_is_reported_with_its_own_last_lines() -> None:
     assert fleet_of_one.failure("router", []) == "router ended without a message."
     assert fleet_of_one.failure("router", ["Port taken.", ""]) == "Port taken."
     assert fleet_of_one.failure("router", ["router: Port taken."]) == "Port taken."
@@ -127,7 +127,7 @@ def test_a_failed_child_is_told_in_its_own_last_words() -> None:
     assert fleet_of_one.failure("router", ["one", "two"]).splitlines()[1:] == ["one", "two"]
 
 
-def test_a_port_in_use_is_told_with_its_option(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_with_its_option(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match="--node-port"):
@@ -137,7 +137,7 @@ def test_a_port_in_use_is_told_with_its_option(tmp_path: Path) -> None:
     up.check_ports(a_plan(tmp_path))
 
 
-def test_an_engine_that_is_not_installed_is_told_before_anything_starts(
+def test_an_engine_that_is_not_installed_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
@@ -146,7 +146,7 @@ def test_an_engine_that_is_not_installed_is_told_before_anything_starts(
     up.check_installed(a_plan(tmp_path, engine="scripted"))
 
 
-def test_a_signal_that_comes_with_the_banner_is_an_end_like_any_other(
+def test_a_signal_that_arrives_with_the_banner_is_an_end_like_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -177,9 +177,9 @@ class PlayedRouter:
         if request.method == "DELETE":
             return self._answer(self.rows.pop(request.url.path.rpartition("/")[2]))
         if request.method == "POST":
-            asked = json.loads(request.content)
-            self.posted.append(asked)
-            row = node(asked["name"] or "127.0.0.1", asked["url"], "me")
+            body = json.loads(request.content)
+            self.posted.append(body)
+            row = node(body["name"] or "127.0.0.1", body["url"], "me")
             self.rows[row.name] = row
             return self._answer(row)
         return httpx.Response(200, json=[row.model_dump() for row in self.rows.values()])
@@ -261,7 +261,7 @@ def test_a_child_is_ready_when_it_listens_and_ends_with_its_input() -> None:
     assert lines == ["one", "two"]
 
 
-def test_a_child_that_does_not_start_is_told_in_its_words() -> None:
+def test_a_child_that_does_not_start_is_reported_with_its_output() -> None:
     child = a_child("import sys; sys.exit('The port is taken.')")
     with pytest.raises(CommandFailed, match="child: The port is taken"):
         child.wait_until_listening(20)
@@ -283,7 +283,7 @@ def test_a_child_that_will_not_end_is_made_to_with_all_it_started() -> None:
     assert not is_running(int(inner[0]))
 
 
-def test_a_quiet_child_tells_its_words_when_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_child_s_output_is_printed_when_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
     child = a_child(LISTENS + "import sys; sys.exit('It broke.')", loud=False)
     child.wait_until_listening(20)
     assert child.ended.wait(20)

@@ -23,15 +23,15 @@ from router.types import Failure
 TEXT = b"404 page\n not found\n"
 
 
-def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
-    said = "The node a responded with status 404: 404 page not found"
-    told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
-    assert told == {"type": "error", "error": {"type": "not_found_error", "message": said}}
-    told = json.loads(in_envelope("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
-    assert (told["error"]["message"], told["error"]["code"]) == (said, "node_refused")
-    told = json.loads(in_envelope("a", 500, b"", ApiDialect.RESPONSES) or b"")
-    assert told["error"]["message"] == "The node a responded with status 500."
-    assert told["error"]["code"] == "node_failed"
+def test_a_page_that_is_no_error_is_returned_in_the_caller_s_dialect() -> None:
+    message = "The node a responded with status 404: 404 page not found"
+    answer = json.loads(in_envelope("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
+    assert answer == {"type": "error", "error": {"type": "not_found_error", "message": message}}
+    answer = json.loads(in_envelope("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
+    assert (answer["error"]["message"], answer["error"]["code"]) == (message, "node_refused")
+    answer = json.loads(in_envelope("a", 500, b"", ApiDialect.RESPONSES) or b"")
+    assert answer["error"]["message"] == "The node a responded with status 500."
+    assert answer["error"]["code"] == "node_failed"
 
 
 VLLM = (
@@ -47,7 +47,7 @@ SPELLED = {
 
 
 @pytest.mark.parametrize("server", TOO_LONG)
-def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients_know(
+def test_a_prompt_that_is_too_long_is_reported_in_the_message_that_anthropic_s_clients_know(
     server: str,
 ) -> None:
     error = {"type": "invalid_request_error", "message": SPELLED[server]}
@@ -58,12 +58,12 @@ def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients
 
 
 @pytest.mark.parametrize("dialect", [ApiDialect.OPENAI, ApiDialect.RESPONSES])
-def test_others_know_it_by_the_server_s_own(dialect: ApiDialect) -> None:
+def test_other_dialects_get_the_server_s_own_message(dialect: ApiDialect) -> None:
     assert in_envelope("a", 400, VLLM, dialect) is None
     assert in_dialect(b"data: " + VLLM + b"\n\n", dialect) is None
 
 
-def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
+def test_what_is_in_anthropic_s_form_stays_as_it_is() -> None:
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     body = json.dumps({"type": "error", "error": error}).encode()
     assert in_envelope("a", 400, body, ApiDialect.ANTHROPIC) is None
@@ -72,8 +72,8 @@ def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
 
 
 def test_a_long_page_is_cut() -> None:
-    told = json.loads(in_envelope("a", 400, b"\xff" * 9999, ApiDialect.RESPONSES) or b"")
-    assert told["error"]["message"].endswith("400: " + "\ufffd" * MAX_EXCERPT_CHARS)
+    answer = json.loads(in_envelope("a", 400, b"\xff" * 9999, ApiDialect.RESPONSES) or b"")
+    assert answer["error"]["message"].endswith("400: " + "\ufffd" * MAX_EXCERPT_CHARS)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_the_caller_can_read_stays_as_it_is(
 RETRY = {b"retry-after": b"5"}
 
 
-def said(code: str) -> bytes:
+def error_body(code: str) -> bytes:
     error = {"message": "No.", "type": "server_error", "param": None, "code": code}
     return json.dumps({"error": error}).encode()
 
@@ -107,22 +107,24 @@ def test_a_node_that_cannot_take_a_request_has_not_failed(
     assert failure_kind(ErrorResponse(status, headers, b"{}")) is Failure.BUSY
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"<html>", said("shutting_down"), b'{"error":"No."}'])
-def test_a_503_turns_a_request_away_where_it_tells_when_to_come_back(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"<html>", error_body("shutting_down"), b'{"error":"No."}']
+)
+def test_a_503_with_retry_after_is_a_rejection(body: bytes) -> None:
     assert failure_kind(ErrorResponse(503, RETRY, body)) is Failure.BUSY
     assert failure_kind(ErrorResponse(503, {}, body)) is Failure.ANSWERED
     assert failure_kind(ErrorResponse(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
 
 
 @pytest.mark.parametrize("code", ["engine_died", "engine_silent", "load_failed"])
-def test_an_engine_that_has_failed_has_failed_though_its_agent_tells_when_to_come_back(
+def test_an_engine_that_has_failed_has_failed_though_its_agent_sends_retry_after(
     code: str,
 ) -> None:
-    assert failure_kind(ErrorResponse(503, RETRY, said(code))) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, RETRY, error_body(code))) is Failure.ANSWERED
 
 
 @pytest.mark.parametrize("status", [500, 502, 529])
-def test_any_other_error_of_a_server_is_a_failure_that_it_told(status: int) -> None:
+def test_any_other_error_of_a_server_is_a_failure_that_it_reported(status: int) -> None:
     assert failure_kind(ErrorResponse(status, RETRY, b"{}")) is Failure.ANSWERED
 
 
@@ -135,13 +137,13 @@ def test_any_other_error_of_a_server_is_a_failure_that_it_told(status: int) -> N
         (WrongNodeToken("No."), Failure.ANSWERED),
     ],
 )
-def test_what_broke_may_be_tried_there_again_and_what_was_told_not(
+def test_what_broke_may_be_tried_there_again_and_what_was_answered_not(
     failure: RouterError, ends: Failure
 ) -> None:
     assert failure_kind(failure) is ends
 
 
-def test_an_answer_that_failed_for_what_the_model_said_counts_as_served() -> None:
+def test_an_answer_that_failed_for_what_the_model_generated_counts_as_served() -> None:
     broken = json.dumps({"error": {"message": f"{BROKEN_CALL}f: it ended."}}).encode()
     assert outcome_of(500, broken) == OUTCOME_SERVED
     assert outcome_of(500, b'{"error":{"message":"It broke."}}') == OUTCOME_NODE_FAILED

@@ -71,7 +71,7 @@ class World:
         self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
 
     def add(self, name: str) -> None:
-        """A node that is heard of and that nobody can dial."""
+        """A node that has reported its status and that nobody can connect to."""
         self.fleet.add(node_record("http://x", name))
         self.fleet.on_status("id-" + name, node_status(model_status("m")))
 
@@ -141,7 +141,7 @@ def test_a_router_without_files_blames_no_node(
         (RuntimeError("10.0.0.7 did it"), ""),
     ],
 )
-def test_a_broken_connection_is_told_in_words_and_without_addresses(
+def test_a_broken_connection_is_reported_in_words_and_without_addresses(
     world: World, error: Exception, how: str
 ) -> None:
     failure = world.dispatcher.node_failed(lease(), error)
@@ -202,14 +202,14 @@ async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: Wo
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_first_content_of_each_answer_is_counted_once(world: World, stream: bool) -> None:
     world.add("a")
-    asked = ticket("1", stream=stream)
-    lease = await world.dispatcher.place(asked)
-    world.ledger.opened(asked, lease, "a", "i1", reported=True)
+    request = ticket("1", stream=stream)
+    lease = await world.dispatcher.place(request)
+    world.ledger.opened(request, lease, "a", "i1", reported=True)
     world.ledger.on_began("id-a", "i1", Began("1", FINISHED.origin))
     if stream:
-        world.dispatcher.on_first_content(asked, lease)
+        world.dispatcher.on_first_content(request, lease)
     assert first_contents(world) == (1.0 if stream else None)
-    world.dispatcher.done(asked, lease, OUTCOME_SERVED)
+    world.dispatcher.done(request, lease, OUTCOME_SERVED)
     finished = proven(msgspec.structs.replace(FINISHED, request_id="1"), "id-a")
     world.ledger.on_finished("id-a", "i1", finished)
     assert first_contents(world) == 1.0
@@ -217,7 +217,9 @@ async def test_the_first_content_of_each_answer_is_counted_once(world: World, st
     assert decided is not None and decided.attempts[0].ttft_s is not None
 
 
-async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(world: World) -> None:
+async def test_a_node_s_accounts_are_received_before_the_next_request_is_placed(
+    world: World,
+) -> None:
     world.add("a")
     world.add("b")
     lease = await world.dispatcher.place(ticket("1"))
@@ -229,7 +231,7 @@ async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(wor
         assert (await world.dispatcher.place(ticket(str(number)))).node_id != lease.node_id
 
 
-async def test_a_model_of_a_node_that_has_not_spoken_since_the_start_has_no_node_ready() -> None:
+async def test_a_model_of_a_node_that_has_not_reported_since_the_start_has_no_node_ready() -> None:
     world = World(Fleet([ResidencyRecord("id-a", "m", "ready", 1, 0.0)]))
     world.fleet.add(node_record("http://x"))
     assert world.fleet.models == {"m"}
@@ -256,7 +258,7 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     assert open_leases(world.dispatcher.traffic) == 0
 
 
-async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World) -> None:
+async def test_a_retry_that_is_too_late_for_its_deadline_is_rejected_for_it(world: World) -> None:
     world.add("a")
     late = ticket(deadline_s=world.clock.now_s + 1.0)
     lease = await world.dispatcher.place(late)
@@ -304,7 +306,9 @@ async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> No
         await waiting
 
 
-async def test_who_leaves_the_queue_has_a_row_without_a_node(world: World) -> None:
+async def test_a_request_that_leaves_the_queue_has_a_usage_record_without_a_node(
+    world: World,
+) -> None:
     full(world)
     lease = await world.dispatcher.place(ticket("1"))
     await leave(world, asyncio.create_task(world.dispatcher.place(ticket("2"))), "2")
@@ -313,7 +317,7 @@ async def test_who_leaves_the_queue_has_a_row_without_a_node(world: World) -> No
     world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
 
 
-async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_too(
+async def test_a_request_that_leaves_the_queue_after_a_failure_has_a_usage_record_for_that_too(
     world: World,
 ) -> None:
     full(world)
@@ -325,6 +329,6 @@ async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_to
     assert second.node_id == "id-b"
     again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)
     await leave(world, asyncio.create_task(again), "1")
-    told = [(row.request_id, row.node_id, row.reason) for row in world.ledger.pop_rows()]
-    assert told == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]
+    records = [(row.request_id, row.node_id, row.reason) for row in world.ledger.pop_rows()]
+    assert records == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]
     world.dispatcher.done(ticket("2"), second, OUTCOME_CANCELLED)

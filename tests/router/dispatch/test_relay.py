@@ -129,7 +129,7 @@ async def test_the_node_s_framing_is_not_copied(router: RunningRouter, add_node:
     assert ("content-length" in caller.headers) != ("transfer-encoding" in caller.headers)
 
 
-async def test_a_stream_may_promise_a_length_and_break_its_word(
+async def test_a_stream_may_announce_a_length_and_not_keep_to_it(
     router: RunningRouter, add_node: AddNode
 ) -> None:
     async def script(request: Request) -> None:
@@ -168,10 +168,10 @@ async def key_id(router: RunningRouter) -> str:
     return router.core.keys.check(router.key, "inference").key_id
 
 
-# --- the head is held, failures before content are retried ---
+# --- the head is withheld, failures before content are retried ---
 
 
-async def test_the_head_is_held_until_the_first_event(
+async def test_the_head_is_withheld_until_the_first_event(
     router: RunningRouter, add_node: AddNode
 ) -> None:
     go = asyncio.Event()
@@ -218,9 +218,7 @@ async def test_where_all_are_busy_the_last_answer_passes_with_its_retry_after(
     assert sorted(asked(*nodes)) == [0, 1, 1]
 
 
-async def test_a_node_may_say_that_nobody_shall_try_again(
-    router: RunningRouter, add_node: AddNode
-) -> None:
+async def test_a_node_may_forbid_retries(router: RunningRouter, add_node: AddNode) -> None:
     nodes = [
         await add_node(router, name, refuse("409 Conflict", x_should_retry="false"))
         for name in "ab"
@@ -231,7 +229,7 @@ async def test_a_node_may_say_that_nobody_shall_try_again(
     assert sum(asked(*nodes)) == 1
 
 
-async def test_a_single_busy_node_is_not_asked_twice(
+async def test_a_single_busy_node_is_not_sent_the_request_twice(
     router: RunningRouter, add_node: AddNode
 ) -> None:
     node = await add_node(router, "a", refuse("429 Busy", retry_after="7"))
@@ -361,7 +359,7 @@ async def test_a_stream_that_breaks_ends_in_one_error_event(
 # --- silence ---
 
 
-async def test_silence_is_filled_and_a_late_success_says_who_served(
+async def test_silence_is_filled_and_a_late_success_names_the_node_that_served(
     impatient: RunningRouter, add_node: AddNode
 ) -> None:
     go = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What the router itself says to a caller, in the dialect that it speaks, on real sockets."""
+"""What the router itself returns to a caller, in the caller's dialect, on real sockets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESPONSES = "/v1/responses"
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 COMMENT = b": keep-alive\n\n"
 PINGS = {CHAT: COMMENT, RESPONSES: COMMENT, MESSAGES: PING}
-SAID = {
+CONTENT_EVENTS = {
     CHAT: b'data: {"choices":[]}\n\n',
     RESPONSES: b'event: response.created\ndata: {"type":"x","sequence_number":0}\n\n',
     MESSAGES: b'event: message_start\ndata: {"type":"message_start"}\n\n',
@@ -46,34 +46,34 @@ NODE_EVENTS = {
 STREAMED = sorted(PINGS)
 
 
-def inner(said: dict[str, Any], path: str, *, in_band: bool = False) -> dict[str, Any]:
+def inner(body: dict[str, Any], path: str, *, in_band: bool = False) -> dict[str, Any]:
     """The error itself, out of an envelope that is checked to be the path's."""
-    assert said.pop("request_id", "x"), "an empty id is left out"
+    assert body.pop("request_id", "x"), "an empty id is left out"
     if path.startswith(MESSAGES):
-        assert set(said) == {"type", "error"} and said["type"] == "error"
-        assert set(said["error"]) == {"type", "message"}
-        return dict(said["error"])
+        assert set(body) == {"type", "error"} and body["type"] == "error"
+        assert set(body["error"]) == {"type", "message"}
+        return dict(body["error"])
     if in_band and path == RESPONSES:
-        within = said.pop("error")
-        assert set(said) == {"type", "code", "message", "param", "sequence_number"}
-        assert said["type"] == "error"
-        # Where Codex looks.
-        assert {**said, **within, "type": "error"} == said
+        within = body.pop("error")
+        assert set(body) == {"type", "code", "message", "param", "sequence_number"}
+        assert body["type"] == "error"
+        # Where Codex reads it.
+        assert {**body, **within, "type": "error"} == body
         assert within["type"].endswith("_error")
-        return said
-    assert set(said) == {"error"}
-    assert set(said["error"]) == {"message", "type", "param", "code"}
-    return dict(said["error"])
+        return body
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return dict(body["error"])
 
 
-async def told(caller: RawCaller, path: str) -> dict[str, Any]:
+async def error_of(caller: RawCaller, path: str) -> dict[str, Any]:
     """The error of an answer that is one."""
     answer = json.loads(await caller.body())
     assert caller.headers["content-type"] == "application/json"
     return inner(answer, path)
 
 
-async def told_in_band(caller: RawCaller, path: str) -> dict[str, Any]:
+async def in_band_error_of(caller: RawCaller, path: str) -> dict[str, Any]:
     """The one event that is left of a stream, but for pings: its error."""
     rest = (await caller.body()).replace(PINGS[path], b"")
     name, found, data = rest.partition(b"data: ")
@@ -86,21 +86,21 @@ async def told_in_band(caller: RawCaller, path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", [*sorted(RELAYED_PATHS), "/v1/messages/nothing"])
-async def test_a_missing_key_is_told_in_the_caller_s_dialect(
+async def test_a_missing_key_is_reported_in_the_caller_s_dialect(
     router: RunningRouter, path: str
 ) -> None:
     caller = await router.send("POST", path, content_length="0")
-    error = await told(caller, path)
+    error = await error_of(caller, path)
     assert caller.headers["x-should-retry"] == "false"
     assert (caller.status, error["type"]) == (401, "authentication_error")
 
 
 @pytest.mark.parametrize("path", sorted(RELAYED_PATHS))
-async def test_a_missing_scope_is_told_in_the_caller_s_dialect(
+async def test_a_missing_scope_is_reported_in_the_caller_s_dialect(
     router: RunningRouter, path: str
 ) -> None:
     caller = await router.send("POST", path, x_api_key=router.new_key("x"), content_length="0")
-    error = await told(caller, path)
+    error = await error_of(caller, path)
     assert (caller.status, error["type"]) == (403, "permission_error")
     assert caller.headers["x-should-retry"] == "false"
 
@@ -114,13 +114,13 @@ async def test_a_missing_scope_is_told_in_the_caller_s_dialect(
         (b'{"model":"m"}', 503, "overloaded_error"),
     ],
 )
-async def test_a_refused_request_is_told_so_in_the_caller_s_dialect(
+async def test_a_refused_request_gets_its_error_in_the_caller_s_dialect(
     router: RunningRouter, add_agent: AddNode, path: str, body: bytes, status: int, kind: str
 ) -> None:
     await add_agent(router, "a", silent)
     router.core.fleet.lost(agent_id("a"), "It sleeps.")
     caller = await router.post(body, path)
-    error = await told(caller, path)
+    error = await error_of(caller, path)
     assert caller.status == status
     assert caller.headers.get("x-should-retry") == ("false" if status < 500 else None)
     if path.startswith(MESSAGES):
@@ -128,11 +128,11 @@ async def test_a_refused_request_is_told_so_in_the_caller_s_dialect(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", MESSAGES), ("POST", MESSAGES + "/nothing")])
-async def test_anthropic_s_clients_hear_of_wrong_paths_and_methods(
+async def test_anthropic_s_clients_get_errors_for_wrong_paths_and_methods(
     router: RunningRouter, method: str, path: str
 ) -> None:
     caller = await router.send(method, path, x_api_key=router.key, content_length="0")
-    await told(caller, path)
+    await error_of(caller, path)
     assert caller.status == (405 if method == "GET" else 404)
     assert caller.headers["x-should-retry"] == "false"
 
@@ -161,7 +161,7 @@ def answering(go: asyncio.Event, late: Script) -> Script:
     return script
 
 
-def saying(*pieces: bytes) -> Script:
+def sending(*pieces: bytes) -> Script:
     async def script(request: Request) -> None:
         await request.begin_stream()
         for piece in pieces:
@@ -183,14 +183,14 @@ async def test_silence_is_filled_in_the_caller_s_dialect(
     impatient: RunningRouter, add_agent: AddNode, path: str
 ) -> None:
     go = asyncio.Event()
-    await add_agent(impatient, "a", answering(go, saying(SAID[path])))
+    await add_agent(impatient, "a", answering(go, sending(CONTENT_EVENTS[path])))
     caller = await impatient.post(STREAM, path)
     assert await caller.head() == 200
     assert caller.headers["x-request-id"].startswith(impatient.caller().owner)
     assert [await caller.chunk() for _ in range(3)] == [PINGS[path]] * 3
     go.set()
     rest = (await caller.body()).replace(PINGS[path], b"")
-    assert rest == b": fleet node=a model=m\n\n" + SAID[path]
+    assert rest == b": fleet node=a model=m\n\n" + CONTENT_EVENTS[path]
 
 
 @pytest.mark.parametrize("path", STREAMED)
@@ -203,14 +203,14 @@ async def test_a_late_failure_is_one_event_of_the_caller_s_dialect(
         "refused": refusing(NODE_ERRORS[path]),
         "not understood": refusing(b"<html>"),
         "dropped": drop,
-        "in its stream": saying(NODE_EVENTS[path]),
+        "in its stream": sending(NODE_EVENTS[path]),
     }[how]
     await add_agent(impatient, "a", answering(go, late))
     caller = await impatient.post(STREAM, path)
     assert await caller.head() == 200
     assert await caller.chunk() == PINGS[path]
     go.set()
-    error = await told_in_band(caller, path)
+    error = await in_band_error_of(caller, path)
     own = how in ("refused", "in its stream")
     assert (error["message"] == "Full.") == own
     if path != MESSAGES:
@@ -226,14 +226,14 @@ async def test_a_stream_that_breaks_ends_in_one_event_of_the_caller_s_dialect(
 ) -> None:
     async def script(request: Request) -> None:
         await request.begin_stream()
-        await request.chunk(SAID[path] + b"event: half")
+        await request.chunk(CONTENT_EVENTS[path] + b"event: half")
         request.drop()
 
     await add_agent(router, "a", script)
     caller = await router.post(STREAM, path)
     assert await caller.head() == 200
-    assert await caller.chunk() == SAID[path]
-    error = await told_in_band(caller, path)
+    assert await caller.chunk() == CONTENT_EVENTS[path]
+    error = await in_band_error_of(caller, path)
     assert "connection to the node a broke" in error["message"]
     if path == RESPONSES:
         assert error["sequence_number"] == 1
@@ -243,11 +243,11 @@ async def test_a_stream_that_breaks_ends_in_one_event_of_the_caller_s_dialect(
 async def test_an_error_before_content_is_retried_in_every_dialect(
     router: RunningRouter, add_agent: AddNode, path: str
 ) -> None:
-    await add_agent(router, "a", saying(PINGS[path], NODE_EVENTS[path]))
-    await add_agent(router, "b", saying(SAID[path]))
+    await add_agent(router, "a", sending(PINGS[path], NODE_EVENTS[path]))
+    await add_agent(router, "b", sending(CONTENT_EVENTS[path]))
     caller = await router.post(STREAM, path)
     body = await caller.body()
-    assert body.endswith(SAID[path])
+    assert body.endswith(CONTENT_EVENTS[path])
     assert b"Full." not in body
 
 
@@ -255,9 +255,9 @@ async def test_an_error_before_content_is_retried_in_every_dialect(
 async def test_an_error_as_the_only_event_is_a_status_in_the_caller_s_dialect(
     router: RunningRouter, add_agent: AddNode, path: str
 ) -> None:
-    await add_agent(router, "a", saying(NODE_EVENTS[path]))
+    await add_agent(router, "a", sending(NODE_EVENTS[path]))
     caller = await router.post(STREAM, path)
-    error = await told(caller, path)
+    error = await error_of(caller, path)
     assert (caller.status, error["message"]) == (502, "Full.")
 
 
@@ -265,7 +265,7 @@ async def test_a_caller_s_own_mistake_within_a_message_stream_is_not_retried(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     event = NODE_EVENTS[MESSAGES].replace(b"api_error", b"invalid_request_error")
-    nodes = [await add_agent(router, name, saying(PING, event)) for name in "ab"]
+    nodes = [await add_agent(router, name, sending(PING, event)) for name in "ab"]
     caller = await router.post(STREAM, MESSAGES)
     assert await caller.body() == PING + event
     assert sum(each.target == MESSAGES for node in nodes for each in node.requests) == 1

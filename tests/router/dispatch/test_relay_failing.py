@@ -51,7 +51,7 @@ async def until(ready: Callable[[], bool]) -> None:
 # --- an error event in a stream with status 200 ---
 
 
-class Says:
+class Sends:
     """A stream of these pieces."""
 
     def __init__(self, *pieces: bytes) -> None:
@@ -74,7 +74,7 @@ EVENT = b"data: " + LOAD_FAILED + b"\n\n"
 async def test_an_error_before_content_is_retried_on_another_node(
     router: RunningRouter, add_node: AddNode, pieces: tuple[bytes, ...]
 ) -> None:
-    failing = await add_node(router, "a", Says(*pieces))
+    failing = await add_node(router, "a", Sends(*pieces))
     serving = await add_node(router, "b", stream)
     caller = await router.post(STREAM)
     body = await caller.body()
@@ -105,7 +105,7 @@ async def test_an_error_before_content_on_every_node_is_one_error(
 async def test_an_error_as_the_first_event_of_the_only_node_is_a_status(
     router: RunningRouter, add_node: AddNode
 ) -> None:
-    node = await add_node(router, "a", Says(EVENT))
+    node = await add_node(router, "a", Sends(EVENT))
     caller = await router.post(STREAM)
     assert await caller.body() == LOAD_FAILED
     assert (caller.status, caller.headers["content-type"]) == (502, "application/json")
@@ -116,7 +116,7 @@ async def test_an_error_of_the_request_itself_is_not_retried(
     router: RunningRouter, add_node: AddNode
 ) -> None:
     event = b"data: " + TOO_LONG + b"\n\n"
-    nodes = [await add_node(router, name, Says(COMMENT, event)) for name in "ab"]
+    nodes = [await add_node(router, name, Sends(COMMENT, event)) for name in "ab"]
     caller = await router.post(STREAM)
     assert await caller.body() == COMMENT + event
     assert sum(asked(*nodes)) == 1
@@ -145,7 +145,7 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
         await nodes[name].tell(finished)
 
     async def failing(request: Request) -> None:
-        await Says(HELLO, EVENT)(request)
+        await Sends(HELLO, EVENT)(request)
         await account("a", request, FinishReason.ERROR)
 
     async def serving(request: Request) -> None:
@@ -163,7 +163,7 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
     assert sum(drawn) == 64 and drawn[0] <= 8
 
 
-# --- a node's word on the router's own token ---
+# --- a node's response to the router's own token ---
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stop(node: ScriptedNode) -> None:
-    """As SIGSTOP does to an agent: whoever connects is taken, and hears nothing."""
+    """As SIGSTOP does to an agent: connections are accepted, and nothing is sent on them."""
     node.first_events = ()
     node.requests[0].drop()
 
@@ -295,7 +295,7 @@ async def test_an_event_stream_that_goes_silent_loses_the_node_s_requests_too(
 
 
 @pytest.mark.parametrize("instance_id", ["i1", "i2"])
-async def test_a_node_that_comes_back_in_time_keeps_its_requests_unless_it_was_restarted(
+async def test_a_node_that_returns_in_time_keeps_its_requests_unless_it_was_restarted(
     router: RunningRouter,
     add_node: AddNode,
     monkeypatch: pytest.MonkeyPatch,

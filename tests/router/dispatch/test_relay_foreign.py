@@ -1,4 +1,4 @@
-"""Servers that are no node agents, on real sockets: how they are asked, and what they tell."""
+"""Servers that are no node agents, on real sockets: what they are sent, and what they report."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.router.upstream.test_foreign import DONE, HELLO, USAGE
 from tests.router.upstream.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
 
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 9000}]}
-ASKED = {**STREAM, "stream_options": {"include_usage": True}}
+WITH_COUNT = {**STREAM, "stream_options": {"include_usage": True}}
 COUNT = USAGE["lm studio"]
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 CREATED = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
@@ -46,7 +46,7 @@ def serving(answer: Script, models: bytes = b'{"data":[{"id":"m"}]}') -> Script:
 
 
 async def counted(request: Request) -> None:
-    """A stream that ends with a count where it is asked for one."""
+    """A stream that ends with a count where one is requested."""
     options = json.loads(request.body).get("stream_options") or {}
     await request.begin_stream()
     for piece in (HELLO, COUNT if options.get("include_usage") else b"", DONE):
@@ -71,8 +71,8 @@ async def row(router: RunningRouter) -> UsageRecord:
 async def ended(router: RunningRouter, outcome: str) -> None:
     """Checks how the only request was counted."""
     await router.idle()
-    told = router.core.metrics.text().decode().splitlines()
-    counted = [line for line in told if line.startswith("mlx_fleet_requests_total{")]
+    metrics = router.core.metrics.text().decode().splitlines()
+    counted = [line for line in metrics if line.startswith("mlx_fleet_requests_total{")]
     assert counted == [f'mlx_fleet_requests_total{{model="m",node="a",outcome="{outcome}"}} 1.0']
 
 
@@ -80,18 +80,18 @@ def bodies(node: ScriptedNode) -> list[dict[str, Any]]:
     return [json.loads(each.body) for each in node.requests if each.target == CHAT]
 
 
-@pytest.mark.parametrize("body", [STREAM, ASKED])
-async def test_the_count_is_kept_and_passed_on_only_where_it_was_asked_for(
+@pytest.mark.parametrize("body", [STREAM, WITH_COUNT])
+async def test_the_count_is_kept_and_passed_on_only_where_it_was_requested(
     router: RunningRouter, start_node: StartNode, body: dict[str, Any]
 ) -> None:
     node = await add(router, start_node, counted)
     caller = await router.post(body)
-    assert await caller.body() == HELLO + (COUNT if body is ASKED else b"") + DONE
-    assert bodies(node) == [ASKED]
+    assert await caller.body() == HELLO + (COUNT if body is WITH_COUNT else b"") + DONE
+    assert bodies(node) == [WITH_COUNT]
     kept = await row(router)
     assert (kept.prompt_tokens, kept.cached_tokens, kept.completion_tokens) == (11, 5, 7)
-    told = router.core.metrics.text().decode()
-    assert 'third_party_tokens_total{kind="completion",model="m",node="a"} 7.0' in told
+    metrics = router.core.metrics.text().decode()
+    assert 'third_party_tokens_total{kind="completion",model="m",node="a"} 7.0' in metrics
     decided = router.core.decisions.find(kept.request_id)
     assert decided is not None
     accounts = decided.attempts[-1].accounts
@@ -112,18 +112,18 @@ async def test_a_whole_answer_s_count_is_kept(router: RunningRouter, start_node:
     assert (kept.prompt_tokens, kept.completion_tokens) == (3, 2)
 
 
-@pytest.mark.parametrize("told", [0, 3])
+@pytest.mark.parametrize("reported", [0, 3])
 async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_with(
     router: RunningRouter,
     start_node: StartNode,
     monkeypatch: pytest.MonkeyPatch,
-    told: int,
+    reported: int,
 ) -> None:
     served: list[int] = []
     monkeypatch.setattr(EstimatedPrefixes, "on_served", lambda *args: served.append(args[3]))
 
     async def script(request: Request) -> None:
-        usage = {"prompt_tokens": told, "completion_tokens": 2}
+        usage = {"prompt_tokens": reported, "completion_tokens": 2}
         await request.answer(json.dumps({"choices": [{}], "usage": usage}).encode())
 
     await add(router, start_node, script)
@@ -136,10 +136,10 @@ async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_w
     reckoned = chosen.prompt_tokens
     # About four bytes of a prompt are a token.
     assert reckoned == pytest.approx(9000 / 4, rel=0.05)
-    assert served == [told or reckoned]
+    assert served == [reported or reckoned]
 
 
-async def test_a_server_that_takes_no_such_question_is_asked_it_once(
+async def test_a_server_that_refuses_stream_options_is_sent_them_once(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def script(request: Request) -> None:
@@ -152,8 +152,8 @@ async def test_a_server_that_takes_no_such_question_is_asked_it_once(
     for _ in range(2):
         caller = await router.post(STREAM)
         assert await caller.body() == HELLO + DONE
-    assert bodies(node) == [ASKED, STREAM, STREAM]
-    caller = await router.post(ASKED)
+    assert bodies(node) == [WITH_COUNT, STREAM, STREAM]
+    caller = await router.post(WITH_COUNT)
     assert await caller.head() == 400
     assert b"stream_options" in await caller.body()
 
@@ -191,7 +191,7 @@ MESSAGES = "/v1/messages"
 MESSAGE = {"model": "m", "stream": True, "max_tokens": 5, "messages": STREAM["messages"]}
 
 
-def says(*pieces: bytes, ends: bool = True) -> Script:
+def sends(*pieces: bytes, ends: bool = True) -> Script:
     """A stream of these pieces, after which the connection breaks unless it `ends`."""
 
     async def script(request: Request) -> None:
@@ -209,39 +209,39 @@ def says(*pieces: bytes, ends: bool = True) -> Script:
 async def add_two(
     router: RunningRouter, start_node: StartNode, first: Script, then: Script
 ) -> list[Request]:
-    """Servers of which the one that is asked first answers so; what they are asked."""
-    asked: list[Request] = []
+    """Servers of which the first to get a request answers so; the requests that they get."""
+    received: list[Request] = []
 
     async def script(request: Request) -> None:
-        asked.append(request)
-        await (first if len(asked) == 1 else then)(request)
+        received.append(request)
+        await (first if len(received) == 1 else then)(request)
 
     for name in "ab":
         await router.add(await start_node(serving(script)), name, kind="openai")
-    return asked
+    return received
 
 
 @pytest.mark.parametrize(
     ("path", "body", "first"),
     [
-        (CHAT, STREAM, says(b": x\n\n" + ROLE, ROLE, ends=False)),
-        (MESSAGES, MESSAGE, says(MESSAGE_START + PING, OVERLOADED)),
-        ("/v1/responses", STREAM, says(CREATED, FAILED)),
+        (CHAT, STREAM, sends(b": x\n\n" + ROLE, ROLE, ends=False)),
+        (MESSAGES, MESSAGE, sends(MESSAGE_START + PING, OVERLOADED)),
+        ("/v1/responses", STREAM, sends(CREATED, FAILED)),
     ],
 )
 async def test_a_failure_after_what_only_opens_a_stream_costs_the_caller_nothing(
     router: RunningRouter, start_node: StartNode, path: str, body: dict[str, Any], first: Script
 ) -> None:
-    asked = await add_two(router, start_node, first, says(HELLO, DONE))
+    received = await add_two(router, start_node, first, sends(HELLO, DONE))
     caller = await router.post(body, path)
     assert (await caller.head(), await caller.body()) == (200, HELLO + DONE)
-    assert len(asked) == 2
+    assert len(received) == 2
 
 
-async def test_an_error_that_only_an_opening_came_before_is_an_http_status(
+async def test_an_error_with_only_an_opening_before_it_is_an_http_status(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    await add(router, start_node, says(MESSAGE_START, OVERLOADED))
+    await add(router, start_node, sends(MESSAGE_START, OVERLOADED))
     caller = await router.post(MESSAGE, MESSAGES)
     assert await caller.head() == 502
     assert json.loads(await caller.body())["error"]["message"] == "Overloaded"
@@ -272,17 +272,17 @@ async def test_an_opening_is_passed_on_with_the_content_and_silence_filled_till_
 async def test_an_answer_without_content_is_an_answer(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    await add(router, start_node, says(ROLE))
+    await add(router, start_node, sends(ROLE))
     assert await (await router.post(STREAM)).body() == ROLE
     await ended(router, OUTCOME_SERVED)
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_an_error_after_content_is_a_failure_of_the_server_and_told_once(
+async def test_an_error_after_content_is_a_failure_of_the_server_and_sent_once(
     router: RunningRouter, start_node: StartNode, ends: bool
 ) -> None:
     error = b'data: {"error":{"message":"boom","type":"server_error","code":500}}\n\n'
-    await add(router, start_node, says(HELLO, error, ends=ends))
+    await add(router, start_node, sends(HELLO, error, ends=ends))
     assert await (await router.post(STREAM)).body() == HELLO + error
     await ended(router, OUTCOME_NODE_FAILED)
 
@@ -304,11 +304,11 @@ async def test_a_server_that_leaves_a_whole_answer_open_is_left(
     await asyncio.wait_for(left.wait(), WAIT_S)
 
 
-async def test_what_comes_soon_after_the_last_event_is_passed_on_and_the_connection_kept(
+async def test_what_arrives_soon_after_the_last_event_is_passed_on_and_the_connection_kept(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     completed = b'data: {"type":"response.completed","response":{}}\n\n'
-    node = await add(router, start_node, says(HELLO, completed, DONE))
+    node = await add(router, start_node, sends(HELLO, completed, DONE))
     for _ in range(2):
         caller = await router.post(STREAM, "/v1/responses")
         assert await caller.body() == HELLO + completed + DONE
@@ -323,7 +323,7 @@ TOO_LONG = (
 )
 
 
-async def test_anthropic_s_clients_hear_in_their_words_that_a_prompt_is_too_long(
+async def test_anthropic_s_clients_get_their_own_error_for_a_prompt_that_is_too_long(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def script(request: Request) -> None:
@@ -332,8 +332,8 @@ async def test_anthropic_s_clients_hear_in_their_words_that_a_prompt_is_too_long
     await add(router, start_node, script)
     caller = await router.post(MESSAGE, MESSAGES)
     assert await caller.head() == 400
-    told = json.loads(await caller.body())["error"]
-    assert told == {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
+    error = json.loads(await caller.body())["error"]
+    assert error == {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     caller = await router.post(STREAM)
     assert await caller.body() == TOO_LONG
 
@@ -354,13 +354,13 @@ async def test_a_server_that_calls_it_its_own_failure_has_not_failed(
 async def test_so_they_do_where_the_stream_has_begun(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    await add(router, start_node, says(MESSAGE_START, b"data: " + TOO_LONG + b"\n\n"))
+    await add(router, start_node, sends(MESSAGE_START, b"data: " + TOO_LONG + b"\n\n"))
     caller = await router.post(MESSAGE, MESSAGES)
     _, found, event = (await caller.body()).partition(MESSAGE_START + b"event: error\ndata: ")
     assert found and json.loads(event)["error"]["message"] == Overflow(9, 8).anthropic
 
 
-async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(
+async def test_a_page_that_is_no_error_is_returned_in_the_caller_s_dialect(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     async def script(request: Request) -> None:
@@ -370,9 +370,9 @@ async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(
     caller = await router.post(MESSAGE, MESSAGES)
     assert await caller.head() == 404
     assert caller.headers["content-type"] == "application/json"
-    told = json.loads(await caller.body())["error"]
-    assert told["type"] == "not_found_error"
-    assert told["message"] == "The node a responded with status 404: 404 page not found"
+    error = json.loads(await caller.body())["error"]
+    assert error["type"] == "not_found_error"
+    assert error["message"] == "The node a responded with status 404: 404 page not found"
 
 
 # --- what a server may have ---

@@ -76,7 +76,7 @@ async def test_a_prompt_that_is_too_long_goes_to_the_next_model(
     assert await ask(router, "a", stream=stream) == (400, TOO_LONG[server], "a")
 
 
-async def test_in_anthropic_s_words_it_does_too(
+async def test_in_anthropic_s_dialect_it_does_too(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
@@ -86,7 +86,7 @@ async def test_in_anthropic_s_words_it_does_too(
     assert await ask(router, "a", MESSAGES) == (400, answer, "a")
 
 
-async def test_an_error_event_that_comes_first_goes_on_too(
+async def test_an_error_event_that_arrives_first_goes_on_too(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     event = b": loading\n\ndata: " + AGENT + b"\n\n"
@@ -119,7 +119,7 @@ GONE = {
 
 
 @pytest.mark.parametrize("server", GONE)
-async def test_a_model_that_has_just_gone_from_its_server_is_asked_for_elsewhere(
+async def test_a_model_that_has_just_gone_from_its_server_is_requested_elsewhere(
     router: RunningRouter, start_node: StartNode, server: str
 ) -> None:
     await add(router, start_node, only_b(GONE[server], "404 Not Found"))

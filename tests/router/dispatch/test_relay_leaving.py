@@ -74,7 +74,7 @@ PHASES: list[Any] = [
 
 
 class Ending:
-    """A node's script that tells when its caller is gone."""
+    """A node's script that records when its caller is gone."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -136,10 +136,10 @@ async def test_a_caller_that_leaves_during_a_retry_ends_it(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     ending = Ending(hang)
-    asked: list[Script] = [drop, ending]
+    scripts: list[Script] = [drop, ending]
 
     async def script(request: Request) -> None:
-        await asked.pop(0)(request)
+        await scripts.pop(0)(request)
 
     await router.add(await start_node(script))
     caller = await router.post(STREAM)

@@ -44,7 +44,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        """The `user` of each request, as they came."""
+        """The `user` of each request, in their order of arrival."""
         self._turns = asyncio.Semaphore(0)
 
     def next(self) -> None:
@@ -155,23 +155,23 @@ async def test_answers_in_one_piece_are_all_begun_as_soon_as_their_node_can(
     )
     node = await start_node(begin, first_events=(StatusEvent(node_status(slow)),))
     await router.add(node)
-    asked = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
     async with asyncio.timeout(WAIT_S):
-        callers = [await router.post(asked) for _ in range(16)]
+        callers = [await router.post(body) for _ in range(16)]
         assert [await caller.head() for caller in callers] == [200] * 16
 
 
 # --- waiting ---
 
 
-async def test_a_stream_that_waits_says_where_it_stands(
+async def test_a_stream_that_waits_reports_its_position(
     impatient: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(impatient, start_node, turns)
     first, second = await first_and_waiting(impatient, turns, STREAM)
     assert await second.head() == 200
-    said = await second.chunk()
-    assert said.startswith(b": waiting, position 1, about ") and said.endswith(b" s\n\n")
+    comment = await second.chunk()
+    assert comment.startswith(b": waiting, position 1, about ") and comment.endswith(b" s\n\n")
     shown = (await listed(impatient))[1]
     assert (shown["state"], shown["position"], shown["node"]) == ("queued", 1, None)
     await until_idle(impatient, turns, first)
@@ -188,15 +188,15 @@ async def test_a_message_stream_that_waits_is_filled_with_pings(
     await one_row(impatient, start_node, turns)
     first, second = await first_and_waiting(impatient, turns, STREAM, MESSAGES)
     assert await second.head() == 200
-    said = await second.chunk()
-    assert said.startswith(b": waiting, position 1, about ")
-    assert said.endswith(b' s\n\nevent: ping\ndata: {"type": "ping"}\n\n')
+    filler = await second.chunk()
+    assert filler.startswith(b": waiting, position 1, about ")
+    assert filler.endswith(b' s\n\nevent: ping\ndata: {"type": "ping"}\n\n')
     await until_idle(impatient, turns, first)
     turns.next()
     await second.body()
 
 
-async def test_the_wait_is_told_with_the_answer(
+async def test_the_wait_is_reported_with_the_answer(
     router: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(router, start_node, turns)
@@ -244,11 +244,11 @@ async def test_a_request_that_waits_can_be_cancelled(
     assert len(turns.begun) == 1
 
 
-# --- turned away ---
+# --- rejected ---
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_a_full_queue_is_429_and_says_where_one_would_have_stood(
+async def test_a_full_queue_is_429_with_the_position_that_one_would_have_had(
     small: RunningRouter, start_node: StartNode, turns: Turns, path: str
 ) -> None:
     await one_row(small, start_node, turns)
@@ -285,7 +285,7 @@ async def test_a_deadline_that_passes_after_the_head_is_an_event_of_the_stream(
     await until_idle(impatient, turns, first)
 
 
-async def test_who_is_turned_away_after_a_wait_is_told_where_it_stood(
+async def test_a_rejection_after_a_wait_reports_the_position(
     router: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(router, start_node, turns)
@@ -322,23 +322,23 @@ async def test_a_header_that_asks_for_what_cannot_be_is_refused_by_its_name(
     assert turns.begun == []
 
 
-# --- what an answer says of its placement ---
+# --- what an answer reports of its placement ---
 
 
-async def test_an_answer_says_why_it_came_from_its_node_where_that_is_asked_for(
+async def test_an_answer_reports_the_decision_for_its_node_where_that_is_requested(
     router: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(router, start_node, turns)
     plain = await router.post(WHOLE)
     await until_idle(router, turns, plain)
-    asking = await router.post(WHOLE, x_fleet_decision="1")
-    await until_idle(router, turns, asking)
+    explained = await router.post(WHOLE, x_fleet_decision="1")
+    await until_idle(router, turns, explained)
     assert "x-fleet-decision" not in plain.headers
-    assert asking.headers["x-fleet-decision"].startswith("node=a; ")
-    assert "prefill=" in asking.headers["x-fleet-decision"]
+    assert explained.headers["x-fleet-decision"].startswith("node=a; ")
+    assert "prefill=" in explained.headers["x-fleet-decision"]
 
 
-async def test_cached_tokens_are_told_as_predicted_and_as_the_node_counted_them(
+async def test_cached_tokens_are_reported_as_predicted_and_as_the_node_counted_them(
     router: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(router, start_node, turns)
@@ -350,7 +350,7 @@ async def test_cached_tokens_are_told_as_predicted_and_as_the_node_counted_them(
 # --- what a key may, and whom it shares prefixes with ---
 
 
-async def test_a_key_s_class_is_that_of_its_requests_and_the_best_they_may_ask_for(
+async def test_a_key_s_class_is_that_of_its_requests_and_the_best_they_may_request(
     router: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(router, start_node, turns)
@@ -376,7 +376,7 @@ async def test_the_salt_of_a_key_reaches_its_node_and_no_other_key_s_requests_ha
     assert sent == [None, "pepper"]
 
 
-async def test_who_was_turned_away_or_left_is_counted_without_a_node(
+async def test_a_request_that_was_rejected_or_left_is_counted_without_a_node(
     small: RunningRouter, start_node: StartNode, turns: Turns
 ) -> None:
     await one_row(small, start_node, turns)

@@ -67,17 +67,20 @@ async def attempt(router: RunningRouter, request_id: str) -> AttemptRecord:
 async def test_a_refusal_within_the_stream_is_recorded_as_one_with_the_node_s_accounts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    # As where only the loaded engine knows how much it holds.
-    monkeypatch.setattr(requests, "may_overflow", lambda asked: False)
+    # As where only the loaded engine knows how much fits into it.
+    monkeypatch.setattr(requests, "may_overflow", lambda _request: False)
     async with fleet(tmp_path) as (router, _agent):
         caller = await router.post({"model": "m", "stream": True, **BODIES[path]}, path)
         assert await caller.head() == 200
         assert b"too long" in (answer := await caller.body()) or b"context_length" in answer
-        told = await attempt(router, caller.headers["x-request-id"])
-        assert (told.outcome, told.ttft_s) == ("refused", None)
-        assert told.accounts is not None
-        assert (told.accounts.reason, told.accounts.completion_tokens) == (FinishReason.REFUSED, 0)
-        assert told.accounts.prompt_tokens >= 10
+        record = await attempt(router, caller.headers["x-request-id"])
+        assert (record.outcome, record.ttft_s) == ("refused", None)
+        assert record.accounts is not None
+        assert (record.accounts.reason, record.accounts.completion_tokens) == (
+            FinishReason.REFUSED,
+            0,
+        )
+        assert record.accounts.prompt_tokens >= 10
         (row,) = router.core.ledger.pop_rows()
         assert (row.reason, row.seq > 0, row.prompt_tokens) == ("refused", True, None)
         counted = router.core.metrics.text().decode()

@@ -36,7 +36,7 @@ from tests.router.dispatch.test_relay import (
 from tests.router.dispatch.test_relay_foreign import serving
 
 STALL_S, BEGIN_S = 0.5, 0.6
-"""Time for a busy machine to tell of progress."""
+"""Time for a busy machine to report progress."""
 
 
 @pytest_asyncio.fixture
@@ -120,7 +120,7 @@ async def test_a_node_that_makes_tokens_for_others_is_waited_for(
     caller = await strict.post(STREAM)
     await caller.head()
     for tokens in range(1, 10):
-        await caller.chunk()  # each comment comes after a quarter of the limit at least
+        await caller.chunk()  # each comment arrives after a quarter of the limit at least
         status = node_status(model_status("m", work_tokens=tokens), node_id="id-a")
         await node.tell(StatusEvent(status))
     go.set()

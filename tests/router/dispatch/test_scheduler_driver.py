@@ -29,9 +29,9 @@ class World:
         scheduler = Scheduler(PrefixIndex(), AdmissionLimits(max_waiting))
         self.placing = SchedulerDriver(scheduler, self.fleet, Decisions(), Metrics(str))
         self.tasks: list[asyncio.Task[Lease]] = []
-        self.hear("a")
+        self.report_status("a")
 
-    def hear(self, name: str) -> None:
+    def report_status(self, name: str) -> None:
         self.fleet.add(node_record("http://x", name))
         self.fleet.on_status("id-" + name, node_status(model_status("m", max_rows=1)))
 
@@ -117,7 +117,7 @@ async def test_callers_that_leave_all_at_once_are_forgotten_however_many() -> No
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
+async def test_what_a_caller_that_has_just_left_gives_back_serves_the_next_request(
     world: World,
 ) -> None:
     first = await world.lease(await world.place("1"))
@@ -129,14 +129,14 @@ async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
     assert open_leases(world.placing.traffic) == 1
 
 
-async def test_a_node_that_comes_takes_who_waits(world: World) -> None:
+async def test_a_new_node_takes_what_waits(world: World) -> None:
     await world.place("1")
     second = await world.place("2")
-    world.hear("b")
+    world.report_status("b")
     assert (await world.lease(second)).node_id == "id-b"
 
 
-async def test_who_waits_for_a_node_that_goes_is_told(world: World) -> None:
+async def test_a_request_that_waits_for_a_node_that_goes_is_rejected(world: World) -> None:
     await world.place("1")
     second = await world.place("2")
     world.fleet.lost("id-a", "Gone.")
@@ -153,7 +153,7 @@ async def test_a_deadline_that_passes_in_the_queue_ends_the_wait(world: World) -
     assert world.placing.traffic.queue_lengths() == []
 
 
-async def test_a_full_queue_says_where_one_would_have_stood() -> None:
+async def test_a_full_queue_reports_the_position_that_one_would_have_had() -> None:
     world = World(max_waiting=1)
     await world.place("1")
     second = await world.place("2")
@@ -167,9 +167,9 @@ async def test_a_full_queue_says_where_one_would_have_stood() -> None:
     await asyncio.gather(second, return_exceptions=True)
 
 
-async def test_a_retry_waits_its_turn_too(world: World) -> None:
+async def test_a_retry_waits_in_the_queue_too(world: World) -> None:
     first = await world.lease(await world.place("1"))
-    world.hear("b")
+    world.report_status("b")
     await world.place("2")
     failed = world.placing.place_again(ticket("1"), first, Failure.ANSWERED)
     again = asyncio.create_task(failed)

@@ -44,7 +44,7 @@ async def accounts(router: RunningRouter, count: int) -> list[UsageRecord]:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_call_passes_as_it_comes_and_counts_whole_or_cut(
+async def test_a_call_passes_as_it_arrives_and_counts_whole_or_cut(
     router: RunningRouter, tmp_path: Path, dialect: str
 ) -> None:
     async with running(tmp_path / "a", Script(outputs=(CALL,)), **HERMES) as agent:

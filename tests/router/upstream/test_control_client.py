@@ -74,7 +74,7 @@ async def test_load_and_unload_name_the_model(
     ]
 
 
-async def test_what_comes_and_goes_is_ordered_in_the_words_of_the_protocol(
+async def test_policies_pulls_and_removals_are_sent_in_the_messages_of_the_protocol(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(encode_status(node_status()), "202 Accepted"))
@@ -102,7 +102,7 @@ async def test_a_share_is_what_the_node_answers(
         await client_of(other, clients).control.share("m")
 
 
-async def test_a_node_that_was_given_no_token_is_not_said_to_have_refused_one(
+async def test_a_node_that_was_given_no_token_is_not_reported_to_have_refused_one(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     client = client_of(await start_node(answers(b"", "401 Unauthorized")), clients, token="")
@@ -248,7 +248,7 @@ async def test_a_list_of_too_many_values_is_refused_unread(
     ],
     ids=["entries", "values", "name", "names"],
 )
-async def test_the_longest_list_that_is_read_holds_the_loop_for_a_moment(
+async def test_the_longest_list_that_is_read_blocks_the_loop_for_a_moment(
     clients: list[NodeClient],
     monkeypatch: pytest.MonkeyPatch,
     body: bytes,
@@ -289,7 +289,7 @@ async def test_a_list_without_end_is_not_read_to_its_end(
     await node.requests[0].wait_gone()
 
 
-async def test_a_list_that_does_not_come_is_given_up(
+async def test_a_list_that_does_not_arrive_times_out(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControlClient._control, "__defaults__", (None, 0.05))
@@ -308,7 +308,7 @@ async def test_a_list_that_does_not_come_is_given_up(
     await node.requests[0].wait_gone()
 
 
-async def test_events_are_asked_for_from_the_last_one_seen(
+async def test_events_are_requested_from_the_last_one_seen(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     status = StatusEvent(node_status())

@@ -61,13 +61,13 @@ def test_what_is_no_address_is_refused_and_repeated(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://u:secret@mac.local", "http://u@mac.local", "http://m?a=secret", "http://m#a"]
 )
-def test_an_address_holds_no_secret_and_none_is_repeated(url: str) -> None:
+def test_an_address_contains_no_secret_and_none_is_repeated(url: str) -> None:
     with pytest.raises(BadRequest, match="--token") as raised:
         check_node_url(url, OPEN)
     assert "secret" not in raised.value.message
 
 
-def test_plain_http_to_another_machine_needs_the_admin_s_word() -> None:
+def test_plain_http_to_another_machine_needs_the_admin_s_permission() -> None:
     with pytest.raises(PlainHttpRefused, match="--allow-plain-http"):
         check_node_url("mac.local:8801", CLOSED)
     assert check_node_url("mac.local:8801", OPEN) == "http://mac.local:8801"

@@ -39,7 +39,7 @@ def answer(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_a_stream_is_asked_for_its_count_and_nothing_else_changes(path: str) -> None:
+def test_a_stream_s_count_is_requested_and_nothing_else_changes(path: str) -> None:
     sent = answer(path=path).body
     assert json.loads(sent) == {**json.loads(BODY), "stream_options": {"include_usage": True}}
     assert b'"temperature":1.50' in sent
@@ -54,9 +54,9 @@ def test_a_stream_is_asked_for_its_count_and_nothing_else_changes(path: str) -> 
     ],
 )
 def test_options_of_the_caller_s_own_are_kept(options: bytes, sent: dict[str, Any]) -> None:
-    asked = answer(b'{"stream_options":' + options + b',"model":"m"}')
-    assert json.loads(asked.body)["stream_options"] == sent
-    assert asked.adds_count
+    response = answer(b'{"stream_options":' + options + b',"model":"m"}')
+    assert json.loads(response.body)["stream_options"] == sent
+    assert response.adds_count
 
 
 @pytest.mark.parametrize(
@@ -68,40 +68,40 @@ def test_options_of_the_caller_s_own_are_kept(options: bytes, sent: dict[str, An
         (BODY, True, False),
     ],
 )
-def test_what_needs_no_asking_is_sent_as_it_is(
+def test_a_body_that_needs_no_request_for_the_count_is_sent_as_it_is(
     body: bytes, stream: bool, may_add_count: bool
 ) -> None:
-    asked = answer(body, stream=stream, may_add_count=may_add_count)
-    assert (asked.body, asked.adds_count) == (body, False)
+    response = answer(body, stream=stream, may_add_count=may_add_count)
+    assert (response.body, response.adds_count) == (body, False)
 
 
-def test_other_paths_are_not_asked() -> None:
+def test_no_count_is_requested_on_other_paths() -> None:
     assert answer(path="/v1/messages").body == BODY
 
 
 @pytest.mark.parametrize("server", USAGE)
 def test_the_count_is_read_and_its_chunk_dropped(server: str) -> None:
-    asked = answer()
-    passed = asked.pass_on(HELLO + USAGE[server] + DONE)
+    response = answer()
+    passed = response.pass_on(HELLO + USAGE[server] + DONE)
     assert passed == HELLO + DONE
-    assert asked.tokens == Tokens(11, CACHED[server], 7)
+    assert response.tokens == Tokens(11, CACHED[server], 7)
 
 
 @pytest.mark.parametrize("server", USAGE)
-def test_who_asked_for_the_count_gets_it(server: str) -> None:
-    asked = answer(b'{"stream_options":{"include_usage":true}}')
+def test_a_caller_that_requested_the_count_gets_it(server: str) -> None:
+    response = answer(b'{"stream_options":{"include_usage":true}}')
     events = HELLO + USAGE[server] + DONE
-    assert asked.pass_on(events) == events
-    assert asked.tokens is not None
+    assert response.pass_on(events) == events
+    assert response.tokens is not None
 
 
 def test_a_count_beside_content_is_read_and_passed_on() -> None:
-    asked = answer()
+    response = answer()
     events = (
         b'data: {"choices":[{"delta":{}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
     )
-    assert asked.pass_on(events) == events
-    assert asked.tokens == Tokens(3, 0, 1)
+    assert response.pass_on(events) == events
+    assert response.tokens == Tokens(3, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -109,44 +109,44 @@ def test_a_count_beside_content_is_read_and_passed_on() -> None:
     [b"7", b'{"prompt_tokens":-1,"completion_tokens":"x"}', b'{"prompt_tokens":1e99}', b"{"],
 )
 def test_what_is_no_count_does_no_harm(usage: bytes) -> None:
-    asked = answer()
+    response = answer()
     events = b'data: {"choices":[{}],"usage":' + usage + b"}\n\n"
-    assert asked.pass_on(events) == events
-    assert asked.tokens in (None, Tokens(0, 0, 0))
+    assert response.pass_on(events) == events
+    assert response.tokens in (None, Tokens(0, 0, 0))
 
 
 def test_the_word_in_a_text_is_no_count() -> None:
-    asked = answer()
+    response = answer()
     events = b'data: {"choices":[{"delta":{"content":"say \\"usage\\""}}]}\n\n: "usage"\n\n'
-    assert asked.pass_on(events) == events
-    assert asked.tokens is None
+    assert response.pass_on(events) == events
+    assert response.tokens is None
 
 
-def test_a_whole_answer_tells_its_count() -> None:
-    asked = answer(stream=False)
-    asked.read(b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}')
-    assert asked.tokens == Tokens(9, 0, 2)
+def test_a_whole_answer_reports_its_count() -> None:
+    response = answer(stream=False)
+    response.read(b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}')
+    assert response.tokens == Tokens(9, 0, 2)
 
 
-def test_a_stream_of_messages_tells_its_count_in_two_parts() -> None:
-    asked = answer(path="/v1/messages")
+def test_a_stream_of_messages_reports_its_count_in_two_parts() -> None:
+    response = answer(path="/v1/messages")
     start = (
         b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
         b'{"input_tokens":4,"cache_read_input_tokens":6,"output_tokens":1}}}\n\n'
     )
     end = b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":8}}\n\n'
-    assert asked.pass_on(start) == start
-    assert asked.pass_on(end) == end
-    assert asked.tokens == Tokens(10, 6, 8)
+    assert response.pass_on(start) == start
+    assert response.pass_on(end) == end
+    assert response.tokens == Tokens(10, 6, 8)
 
 
-def test_a_stream_of_a_response_tells_its_count_at_its_end() -> None:
-    asked = answer(path="/v1/responses")
-    asked.pass_on(
+def test_a_stream_of_a_response_reports_its_count_at_its_end() -> None:
+    response = answer(path="/v1/responses")
+    response.pass_on(
         b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":'
         b'{"input_tokens":9,"input_tokens_details":{"cached_tokens":3},"output_tokens":2}}}\n\n'
     )
-    assert asked.tokens == Tokens(9, 3, 2)
+    assert response.tokens == Tokens(9, 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,16 +158,18 @@ def test_a_stream_of_a_response_tells_its_count_at_its_end() -> None:
         (500, b"stream_options", False),
     ],
 )
-def test_a_refusal_of_the_question_is_known(status: int, body: bytes, refused: bool) -> None:
+def test_a_refusal_of_the_request_for_a_count_is_recognized(
+    status: int, body: bytes, refused: bool
+) -> None:
     assert answer().is_refused(status, body) is refused
     assert not answer(may_add_count=False).is_refused(status, body)
 
 
 def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
-    asked = answer()
-    asked.pass_on(USAGE["lm studio"])
-    asked.first_content_s = 2.0
-    accounts = asked.usage_record(lease(), ended_s=5.0)
+    response = answer()
+    response.pass_on(USAGE["lm studio"])
+    response.first_content_s = 2.0
+    accounts = response.usage_record(lease(), ended_s=5.0)
     assert (accounts.prompt_tokens, accounts.cached_tokens, accounts.completion_tokens) == (
         11,
         5,
@@ -179,36 +181,36 @@ def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
 OPENING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
 
 
-def test_what_opens_a_stream_is_kept_until_there_is_content() -> None:
-    asked = answer()
-    assert asked.begin(OPENING) == (b"", b"")
-    assert asked.begin(b": x\n\n" + HELLO + DONE) == (
+def test_what_opens_a_stream_is_buffered_until_there_is_content() -> None:
+    response = answer()
+    assert response.begin(OPENING) == (b"", b"")
+    assert response.begin(b": x\n\n" + HELLO + DONE) == (
         OPENING + b": x\n\n" + HELLO + DONE,
         HELLO + DONE,
     )
-    assert asked.end() == b""
+    assert response.end() == b""
 
 
-def test_what_was_kept_of_a_stream_without_content_is_its_answer_unless_it_says_nothing() -> None:
-    asked = answer()
-    asked.begin(OPENING)
-    assert asked.end() == OPENING
-    asked = answer()
-    asked.begin(b": x\n\n")
-    assert asked.end() == b""
+def test_what_was_buffered_of_a_stream_without_content_is_its_answer_unless_it_is_empty() -> None:
+    response = answer()
+    response.begin(OPENING)
+    assert response.end() == OPENING
+    response = answer()
+    response.begin(b": x\n\n")
+    assert response.end() == b""
 
 
-def test_an_opening_without_end_is_not_kept_for_ever() -> None:
-    asked = answer()
-    kept = 0
-    while asked.begin(OPENING) == (b"", b""):
-        kept += len(OPENING)
-    assert kept <= sse.MAX_BUFFERED_BYTES < kept + len(OPENING)
+def test_an_opening_without_end_is_not_buffered_for_ever() -> None:
+    response = answer()
+    buffered = 0
+    while response.begin(OPENING) == (b"", b""):
+        buffered += len(OPENING)
+    assert buffered <= sse.MAX_BUFFERED_BYTES < buffered + len(OPENING)
 
 
 def test_the_last_event_is_seen_as_it_passes() -> None:
-    asked = answer()
-    asked.pass_on(HELLO)
-    assert asked.ending is None
-    asked.pass_on(USAGE["ollama"] + DONE)
-    assert asked.ending is Ending.WHOLE
+    response = answer()
+    response.pass_on(HELLO)
+    assert response.ending is None
+    response.pass_on(USAGE["ollama"] + DONE)
+    assert response.ending is Ending.WHOLE

@@ -109,7 +109,7 @@ def test_all_else_is_content(content: bytes) -> None:
         (FAILED, Ending.FAILED),
     ],
 )
-def test_the_last_event_tells_how_the_answer_ended(last: bytes, ending: Ending) -> None:
+def test_the_last_event_shows_how_the_answer_ended(last: bytes, ending: Ending) -> None:
     assert foreign_events.ending(HELLO + last) is ending
 
 
@@ -125,6 +125,6 @@ def test_the_last_event_tells_how_the_answer_ended(last: bytes, ending: Ending) 
         event(b'"error"'),
     ],
 )
-def test_an_answer_that_only_speaks_of_ends_goes_on(events: bytes) -> None:
+def test_an_answer_whose_content_only_mentions_ends_goes_on(events: bytes) -> None:
     assert foreign_events.ending(events) is None
     assert foreign_events.ending(events + DONE) is Ending.WHOLE

@@ -39,18 +39,18 @@ NO_SUCH_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 class Network:
-    """What names resolve to. A name that is `held` does not, until it is let go."""
+    """What names resolve to. A name that is `slow` does not, until it is released."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[Address]] = {}
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self.go_on = threading.Event()
 
     def look_up(self, host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
         if flags & socket.AI_NUMERICHOST:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        self.asked.append(host)
-        if host.startswith("held"):
+        self.lookups.append(host)
+        if host.startswith("slow"):
             self.go_on.wait(WAIT_S)
         if host not in self.addresses:
             raise NO_SUCH_NAME
@@ -107,9 +107,9 @@ async def test_names_that_do_not_resolve_keep_no_other_node_waiting(
     node = await start_node(answer)
     network.addresses["here.local"] = [ipv4("127.0.0.1", node.port)]
     dead = [
-        asyncio.create_task(ask(f"http://held-{number}.local:{node.port}")) for number in range(40)
+        asyncio.create_task(ask(f"http://slow-{number}.local:{node.port}")) for number in range(40)
     ]
-    while len(network.asked) < len(dead):
+    while len(network.lookups) < len(dead):
         await asyncio.sleep(0)
     await asyncio.wait_for(ask(f"http://here.local:{node.port}"), WAIT_S / 2)
     network.go_on.set()
@@ -121,14 +121,14 @@ async def test_many_connections_to_a_name_ask_for_it_once(
     network: Network, start_node: StartNode
 ) -> None:
     node = await start_node(answer)
-    network.addresses["held.local"] = [ipv4("127.0.0.1", node.port)]
-    name = HostName("held.local", node.port)
+    network.addresses["slow.local"] = [ipv4("127.0.0.1", node.port)]
+    name = HostName("slow.local", node.port)
     connecting = [asyncio.create_task(connect(name)) for _ in range(20)]
     await asyncio.sleep(0)
     network.go_on.set()
     await asyncio.gather(*connecting)
     await connect(name)
-    assert network.asked == ["held.local"]
+    assert network.lookups == ["slow.local"]
 
 
 @pytest.mark.usefixtures("stale")
@@ -141,7 +141,7 @@ async def test_a_name_that_is_gone_leaves_its_last_address(
     await connect(name)
     del network.addresses["mac.local"]
     await connect(name)
-    assert network.asked == ["mac.local", "mac.local"]
+    assert network.lookups == ["mac.local", "mac.local"]
 
 
 @pytest.mark.usefixtures("stale")
@@ -150,11 +150,11 @@ async def test_a_name_that_is_slow_is_not_waited_for_where_an_address_is_known(
 ) -> None:
     monkeypatch.setattr(host_name, "KNOWN_WAIT_S", 0.01)
     network.go_on.set()
-    network.addresses["held.local"] = [ipv4("192.0.2.7")]
-    name = HostName("held.local", 80)
+    network.addresses["slow.local"] = [ipv4("192.0.2.7")]
+    name = HostName("slow.local", 80)
     await name.addresses()
     network.go_on.clear()
-    network.addresses["held.local"] = [ipv4("192.0.2.8")]
+    network.addresses["slow.local"] = [ipv4("192.0.2.8")]
     assert name.known == ["192.0.2.7"]
     assert await name.addresses() == [ipv4("192.0.2.7")]
     network.go_on.set()
@@ -167,8 +167,8 @@ async def test_a_slow_name_without_an_address_is_waited_for_as_long_as_a_connect
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_name, "CONNECT_TIMEOUT_S", 0.01)
-    with pytest.raises(TimeoutError, match=r"held\.local did not resolve within 0\.01 s"):
-        await HostName("held.local", 80).addresses()
+    with pytest.raises(TimeoutError, match=r"slow\.local did not resolve within 0\.01 s"):
+        await HostName("slow.local", 80).addresses()
 
 
 @pytest.mark.parametrize("host", ["nobody.local", "a..b", "x" * 70 + ".local"])
@@ -205,7 +205,7 @@ async def test_an_address_is_never_looked_up(network: Network, host: str) -> Non
     name = HostName(host, 80)
     assert not name.is_name
     assert len(await name.addresses()) == 1
-    assert network.asked == []
+    assert network.lookups == []
 
 
 async def test_an_address_of_one_link_keeps_its_interface(network: Network) -> None:
@@ -217,13 +217,13 @@ async def test_an_address_of_one_link_keeps_its_interface(network: Network) -> N
 
 def test_a_lookup_that_outlives_its_loop_harms_nobody(network: Network) -> None:
     async def give_up() -> None:
-        task = asyncio.create_task(HostName("held.local", 80).addresses())
-        while not network.asked:
+        task = asyncio.create_task(HostName("slow.local", 80).addresses())
+        while not network.lookups:
             await asyncio.sleep(0)
         task.cancel()
 
     asyncio.run(give_up())
-    lookups = [each for each in threading.enumerate() if each.name == "lookup of held.local"]
+    lookups = [each for each in threading.enumerate() if each.name == "lookup of slow.local"]
     network.go_on.set()
     for thread in lookups:
         thread.join(WAIT_S)
@@ -264,7 +264,7 @@ async def test_a_name_that_is_doubted_is_looked_up_again(
     name = HostName("here.local", node.port)
     await connect(name)
     await connect(name)
-    assert network.asked == ["here.local"]
+    assert network.lookups == ["here.local"]
     name.expire()
     await connect(name)
-    assert network.asked == ["here.local"] * 2
+    assert network.lookups == ["here.local"] * 2

@@ -204,7 +204,7 @@ async def test_a_fresh_connection_that_breaks_unanswered_is_not_tried_again(
     assert node.connections == 1
 
 
-async def test_more_than_was_asked_for_ends_the_connection(
+async def test_more_than_was_requested_ends_the_connection(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     async def script(request: Request) -> None:
@@ -243,7 +243,7 @@ async def test_a_reader_that_does_not_read_stops_the_node(
     assert PAUSE_BYTES < 400 * 65_536
 
 
-async def test_what_comes_is_given_to_a_sink_until_it_is_full_and_after_that_again(
+async def test_what_arrives_is_given_to_a_sink_until_it_is_full_and_after_that_again(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     go_on = asyncio.Event()
@@ -271,7 +271,7 @@ async def test_what_comes_is_given_to_a_sink_until_it_is_full_and_after_that_aga
     assert b"".join(given) == b"onetwothree"
 
 
-async def test_a_sink_gets_all_that_came_before_a_failure(
+async def test_a_sink_gets_all_that_arrived_before_a_failure(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     data = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"
@@ -305,17 +305,17 @@ async def test_closing_an_answer_that_is_not_whole_breaks_its_connection(
 async def test_a_request_given_up_before_its_head_breaks_its_connection(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
-    asked = asyncio.Event()
+    received = asyncio.Event()
 
     async def script(request: Request) -> None:
-        asked.set()
+        received.set()
         await request.wait_gone()
 
     node = await start_node(script)
     upstream = to(node, upstreams)
     task = asyncio.create_task(upstream.send(HEAD, b"{}"))
     async with asyncio.timeout(WAIT_S):
-        await asked.wait()
+        await received.wait()
         task.cancel()
         await node.requests[0].wait_gone()
     with pytest.raises(asyncio.CancelledError):
@@ -327,7 +327,9 @@ async def test_a_node_that_is_not_there_is_an_os_error() -> None:
         await Upstream("http://127.0.0.1:1").send(HEAD, b"{}")
 
 
-async def test_a_node_that_never_says_hello_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_never_completes_the_handshake_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(upstream_module, "CONNECT_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         deaf.setblocking(False)

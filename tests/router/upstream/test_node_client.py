@@ -35,8 +35,8 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
 ) -> None:
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
-    asked = ticket("req-1", body=b'{"model":"m"}', requested_model="fast")
-    response = await client.open(asked, lease(asked.request_id), STAMP)
+    sent = ticket("req-1", body=b'{"model":"m"}', requested_model="fast")
+    response = await client.open(sent, lease(sent.request_id), STAMP)
     assert await response.read_all() == b"{}"
     (request,) = node.requests
     assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
@@ -80,19 +80,19 @@ async def test_a_follow_up_carries_the_router_s_headers_only(
     assert request.header("x-fleet-origin") == "router-1/key-1"
 
 
-async def test_a_foreign_server_is_not_told_whose_request_it_is(
+async def test_a_foreign_server_does_not_learn_the_owner_of_a_request(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(b"{}"))
     client = NodeClient(node.url, NodeCredential("secret"), "openai")
     clients.append(client)
     mark = owner_mark("key-1")
-    asked = ticket(f"{mark}-0a1b2c3d-000001", requested_model="fast")
-    await (await client.open(asked, lease(asked.request_id), STAMP)).read_all()
+    sent = ticket(f"{mark}-0a1b2c3d-000001", requested_model="fast")
+    await (await client.open(sent, lease(sent.request_id), STAMP)).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
-    told = str(request.headers)
-    assert not [each for each in ("router-1", "key-1", mark) if each in told]
+    headers = str(request.headers)
+    assert not [each for each in ("router-1", "key-1", mark) if each in headers]
     assert request.header("x-request-id") == "0a1b2c3d-000001"
 
 
@@ -100,8 +100,8 @@ async def test_a_model_name_cannot_add_a_header(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(b"{}"))
-    asked = ticket(requested_model="m\r\nx-evil: 1")
-    await (await client_of(node, clients).open(asked, lease(), STAMP)).read_all()
+    sent = ticket(requested_model="m\r\nx-evil: 1")
+    await (await client_of(node, clients).open(sent, lease(), STAMP)).read_all()
     (request,) = node.requests
     assert request.header("x-evil") is None
     assert request.header("x-fleet-requested-model") == ""
@@ -124,11 +124,11 @@ async def test_closing_a_client_that_was_never_used_is_nothing() -> None:
 async def test_an_order_that_waits_while_all_is_renewed_fails_and_the_next_goes_through(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
-    asked = asyncio.Event()
+    received = asyncio.Event()
 
     async def once_silent(request: Request) -> None:
         if request.target == "/fleet/load":
-            asked.set()
+            received.set()
             await request.gone.wait()
         else:
             await request.answer(encode_status(node_status()))
@@ -136,7 +136,7 @@ async def test_an_order_that_waits_while_all_is_renewed_fails_and_the_next_goes_
     node = await start_node(once_silent)
     client = client_of(node, clients)
     order = asyncio.create_task(client.control.load("m"))
-    await asyncio.wait_for(asked.wait(), WAIT_S)
+    await asyncio.wait_for(received.wait(), WAIT_S)
     await client.renew()
     with pytest.raises(NodeUnreachable):
         await asyncio.wait_for(order, WAIT_S)

@@ -39,11 +39,11 @@ BELIEVED: list[Event] = [
 
 
 def broken(event: Event) -> bytes:
-    told: dict[str, Any] = json.loads(encode_event(event))
-    inner = told.get("status", told)
+    fields: dict[str, Any] = json.loads(encode_event(event))
+    inner = fields.get("status", fields)
     field = next((name for name, value in inner.items() if isinstance(value, int | float)), "")
     inner[field or "request_id"] = 10**30 if field else "x" * 10_000
-    return json.dumps(told).encode() + b"\n"
+    return json.dumps(fields).encode() + b"\n"
 
 
 @pytest.mark.parametrize("event", ALONE + BELIEVED, ids=lambda event: type(event).__name__)

@@ -70,7 +70,7 @@ def test_the_counts_of_the_accounts_are_not_part_of_the_proof() -> None:
     assert ORIGINS.key_of("n", later) == "key-1"
 
 
-async def test_accounts_that_come_after_a_restart_of_the_router_are_written(
+async def test_accounts_that_arrive_after_a_restart_of_the_router_are_written(
     tmp_path: Path, start_node: StartNode
 ) -> None:
     node = await start_node(whole, first_events=(StatusEvent(node_status()),))
@@ -78,15 +78,15 @@ async def test_accounts_that_come_after_a_restart_of_the_router_are_written(
         await router.add(node)
         await (await router.post(WHOLE)).body()
     request = next(each for each in node.requests if each.target == CHAT)
-    told = msgspec.structs.replace(
+    reported = msgspec.structs.replace(
         FINISHED,
         request_id=request.header("x-request-id"),
         origin=request.header("x-fleet-origin"),
         proof=request.header("x-fleet-proof"),
     )
-    forged = msgspec.structs.replace(told, seq=8, request_id="forged")
+    forged = msgspec.structs.replace(reported, seq=8, request_id="forged")
     last = StatusEvent(node_status(model_status("last")))
-    node.first_events = (StatusEvent(node_status()), told, told, forged, last)
+    node.first_events = (StatusEvent(node_status()), reported, reported, forged, last)
     async with running_router(tmp_path) as again:
         async with asyncio.timeout(WAIT_S):
             while again.core.fleet.models != {"last"}:
@@ -96,4 +96,4 @@ async def test_accounts_that_come_after_a_restart_of_the_router_are_written(
         rows = await usage_rows(session)
     await registry.close()
     # At the router's end there were no accounts yet: a row without counts, which gives way.
-    assert [(row.request_id, row.prompt_tokens) for row in rows] == [(told.request_id, 20)]
+    assert [(row.request_id, row.prompt_tokens) for row in rows] == [(reported.request_id, 20)]

@@ -11,30 +11,30 @@ def rests(pace: Pace, count: int) -> list[float]:
     return [each for _ in range(count) if (each := pace.on_event(FINISHED)) is not None]
 
 
-def test_all_accounts_that_an_agent_keeps_are_heard_without_a_rest() -> None:
+def test_all_accounts_that_an_agent_keeps_are_read_without_a_pause() -> None:
     found = rests(Pace(FakeClock()), 10_000)
     assert set(found) == {0.0}
     assert len(found) == 10_000 // TURN, "others have a turn now and then"
 
 
-def test_a_node_that_never_ends_is_heard_at_its_pace() -> None:
+def test_a_node_that_never_ends_is_read_at_its_pace() -> None:
     clock = FakeClock()
     pace = Pace(clock)
-    heard = 0
+    received = 0
     while clock.now_s < 1010.0:
-        heard += 1
+        received += 1
         clock.advance(pace.on_event(FINISHED) or 0.0)
-    assert abs(heard - BURST - 10.0 * EVENTS_PER_S) < 2 * TURN
+    assert abs(received - BURST - 10.0 * EVENTS_PER_S) < 2 * TURN
 
 
 def test_a_status_costs_more() -> None:
     clock = FakeClock()
     pace = Pace(clock)
     status = StatusEvent(node_status())
-    heard = 0
+    received = 0
     while not pace.on_event(status):
-        heard += 1
-    assert abs(heard - BURST / STATUS_COST) <= TURN
+        received += 1
+    assert abs(received - BURST / STATUS_COST) <= TURN
 
 
 def test_whoever_was_silent_has_a_burst_again() -> None:

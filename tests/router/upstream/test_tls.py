@@ -1,4 +1,4 @@
-"""Both sides of the relay over TLS: a node asked by `Upstream`, a caller served by our protocol."""
+"""Both sides of the relay over TLS: `Upstream` to a node, and our protocol to a caller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def echo(scope: Message, receive: Receive, send: Send) -> None:
-    """Answers with the scheme, the client's port and the body, in chunks as they come."""
+    """Answers with the scheme, the client's port and the body, in chunks as they arrive."""
     await send({"type": "http.response.start", "status": 200})
     piece, more = f"{scope['scheme']} {scope['client'][1]} ".encode(), True
     while more:
@@ -84,7 +84,7 @@ async def test_bodies_pass_both_ways_on_one_kept_connection(port: int) -> None:
     upstream.close()
 
 
-async def test_a_node_that_nobody_vouches_for_is_not_asked(
+async def test_a_node_without_a_trusted_certificate_is_sent_nothing(
     port: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))

@@ -1,4 +1,4 @@
-"""Where a pull goes and comes from; nodes are played."""
+"""The target and the source of a pull; nodes are played."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def a_model(name: str = "org/m", state: ModelState = ModelState.ON_DISK) -> Mode
 
 @dataclass
 class PlayedNode:
-    """What one node is asked; it refuses where it has a `refuses`."""
+    """The orders that one node gets; it refuses where it has a `refuses`."""
 
     status: NodeStatus
     refuses: str = ""
@@ -105,14 +105,14 @@ class World:
         self.nodes[name] = PlayedNode(status)
 
     def pulled(self, name: str) -> PullCommand:
-        """The one pull that the node was asked for."""
+        """The one pull that was ordered from the node."""
         ((verb, command),) = self.nodes[name].orders
         assert verb == "pull" and isinstance(command, PullCommand)
         return command
 
-    async def fails(self, error: type[RouterError], words: str, **asked: Any) -> None:
+    async def fails(self, error: type[RouterError], words: str, **fields: Any) -> None:
         with pytest.raises(error, match=words):
-            await pull_model(self.admin, PullBody(model=asked.pop("model", "org/m"), **asked))
+            await pull_model(self.admin, PullBody(model=fields.pop("model", "org/m"), **fields))
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def world() -> World:
     return World()
 
 
-async def test_a_copy_in_the_network_comes_before_the_hub(world: World) -> None:
+async def test_a_copy_in_the_network_is_preferred_to_the_hub(world: World) -> None:
     world.add("a", a_model())
     world.add("b")
     started = await pull_model(world.admin, PullBody(model="org/m", node="b", hub_token=" s "))
@@ -154,24 +154,24 @@ async def test_the_target_is_where_it_has_begun_else_where_most_disk_is_free(wor
 
 
 @pytest.mark.parametrize(
-    ("asked", "repo_id"),
+    ("fields", "repo_id"),
     [
         ({"revision": "v2"}, "org/m"),
         ({"repo": "other/m"}, "other/m"),
     ],
 )
-async def test_the_hub_is_asked_for_what_no_node_is_sure_to_have(
-    world: World, asked: dict[str, str], repo_id: str
+async def test_what_no_node_certainly_has_is_pulled_from_the_hub(
+    world: World, fields: dict[str, str], repo_id: str
 ) -> None:
     world.add("a", a_model())
     world.add("b")
-    started = await pull_model(world.admin, PullBody(model="org/m", node="b", **asked))
+    started = await pull_model(world.admin, PullBody(model="org/m", node="b", **fields))
     assert started.source == f"the hub's {repo_id}"
     command = world.pulled("b")
     assert (command.peer, command.repo_id, command.revision) == (
         None,
         repo_id,
-        asked.get("revision"),
+        fields.get("revision"),
     )
 
 
@@ -210,20 +210,22 @@ async def test_a_model_that_is_there_is_not_pulled(world: World) -> None:
     await world.fails(Conflict, "has the model 'org/m' already")
 
 
-async def test_nodes_that_take_no_models_are_told_from_those_that_have_it(world: World) -> None:
+async def test_nodes_that_take_no_models_are_distinguished_from_those_that_have_it(
+    world: World,
+) -> None:
     world.add("a", a_model())
     world.add("b")
     world.add("c")
     world.fleet.set_state("b", "maintenance")
     world.fleet.set_state("c", "cordoned")
-    said = "b is under maintenance, c is cordoned; `router uncordon b` ends that"
-    await world.fails(Conflict, said)
+    message = "b is under maintenance, c is cordoned; `router uncordon b` ends that"
+    await world.fails(Conflict, message)
     await world.fails(Conflict, "'b' is under maintenance, so that nothing is pulled", node="b")
     assert not world.nodes["b"].orders
     assert (await pull_model(world.admin, PullBody(model="org/m", node="c"))).source == "a"
 
 
-async def test_a_pull_that_cannot_be_says_what_to_do(world: World) -> None:
+async def test_a_pull_that_cannot_be_is_refused_with_what_to_do(world: World) -> None:
     await world.fails(NoNodeReady, "router nodes")
     world.add("a", a_model(state=ModelState.PULLING))
     world.add("b")

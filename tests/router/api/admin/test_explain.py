@@ -50,7 +50,7 @@ async def served(router: RunningRouter) -> str:
 
 
 async def account(router: RunningRouter, node: ScriptedNode, request_id: str) -> None:
-    """The node tells its accounts of the request that it has served."""
+    """The node reports its accounts of the request that it has served."""
     request = next(each for each in node.requests if each.target == CHAT)
     finished = msgspec.structs.replace(
         FINISHED,
@@ -99,15 +99,15 @@ async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(
     await router.idle()
     await add_node(router, "a", silent)
     decision = await ask(router, "POST", "", {"body": body})
-    told = {cost["node"]: cost for cost in decision["costs"]}
-    assert {name: cost["estimated"] for name, cost in told.items()} == {"a": False, "f": True}
-    # All of what it served last is taken to be there, and nothing where nobody said so.
-    assert told["a"]["cached_tokens"] == 0
-    assert 1_500 <= told["f"]["cached_tokens"] <= 2_000
+    costs = {cost["node"]: cost for cost in decision["costs"]}
+    assert {name: cost["estimated"] for name, cost in costs.items()} == {"a": False, "f": True}
+    # All of what it served last is taken to be there, and nothing where nothing was reported.
+    assert costs["a"]["cached_tokens"] == 0
+    assert 1_500 <= costs["f"]["cached_tokens"] <= 2_000
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "word"),
+    ("dry_run", "code", "word"),
     [
         ({"body": {**BODY, "model": "nosuch"}}, "model_not_found", "router models"),
         ({"body": {"messages": []}}, "invalid_value", "model"),
@@ -119,10 +119,10 @@ async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(
     ],
 )
 async def test_a_dry_run_that_cannot_be_is_refused_with_what_to_do(
-    router: RunningRouter, add_node: AddNode, asked: dict[str, Any], code: str, word: str
+    router: RunningRouter, add_node: AddNode, dry_run: dict[str, Any], code: str, word: str
 ) -> None:
     await add_node(router, "a", silent)
-    error = (await ask(router, "POST", "", asked))["error"]
+    error = (await ask(router, "POST", "", dry_run))["error"]
     assert error["code"] == code and word in error["message"]
 
 
@@ -136,7 +136,7 @@ async def test_a_model_whose_nodes_are_away_is_explained(
     assert [cost["excluded"] for cost in decision["costs"]] == ["It cannot be reached."]
 
 
-async def test_a_served_request_shows_what_was_expected_and_what_came(
+async def test_a_served_request_shows_what_was_expected_and_what_was_measured(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     node = await add_agent(router, "a", whole)

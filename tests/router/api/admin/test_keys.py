@@ -49,8 +49,8 @@ async def test_a_key_has_a_class_and_may_be_isolated(world: World, api: httpx.As
     plain = (await api.post("/keys", json={"name": "plain"})).json()
     assert (plain["priority"], plain["isolated"]) == ("default", False)
     assert world.ring.check(plain["key"], "inference").salt == ""
-    asked = {"name": "own", "priority": "interactive", "isolate": True}
-    made = (await api.post("/keys", json=asked)).json()
+    body = {"name": "own", "priority": "interactive", "isolate": True}
+    made = (await api.post("/keys", json=body)).json()
     assert (made["priority"], made["isolated"]) == ("interactive", True)
     caller = world.ring.check(made["key"], "inference")
     assert caller.priority is Priority.INTERACTIVE
@@ -74,7 +74,7 @@ async def test_a_key_that_cannot_be_is_refused(api: httpx.AsyncClient) -> None:
     assert message(await api.delete("/keys/nobody"), 404)
 
 
-async def test_a_key_s_name_may_hold_slashes(api: httpx.AsyncClient) -> None:
+async def test_a_key_s_name_may_contain_slashes(api: httpx.AsyncClient) -> None:
     assert (await api.post("/keys", json={"name": "team/ci"})).status_code == 201
     assert (await api.delete("/keys/team/ci")).json()["name"] == "team/ci"
 
@@ -132,7 +132,7 @@ async def test_a_registry_that_cannot_be_written_is_shown(
         ("/nodes?x=1", "no parameter 'x'; it accepts none."),
     ],
 )
-async def test_a_query_that_says_nothing_is_refused(
+async def test_a_query_without_meaning_is_refused(
     api: httpx.AsyncClient, path: str, words: str
 ) -> None:
     assert words in message(await api.get(path), 400)

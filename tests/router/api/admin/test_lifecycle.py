@@ -67,9 +67,9 @@ async def test_a_pin_is_refused_with_figures_where_the_pinned_would_not_fit(
         {"model": "m0", "node": None, "pinned": True, "keep_alive_s": None},
     )
     body = {"model": "m1", "node": "a", "pinned": True}
-    status, param, said = await refusal(router, "PATCH", "/policies", body)
+    status, param, message = await refusal(router, "PATCH", "/policies", body)
     assert (status, param) == (409, "model")
-    assert said == (
+    assert message == (
         "'m1' takes 8.0 GiB on a, and models that are pinned there take 10.0 of its 16.0 GiB."
     )
     await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
@@ -78,7 +78,7 @@ async def test_a_pin_is_refused_with_figures_where_the_pinned_would_not_fit(
     assert (await ask(router, "GET", "/policies"))[1] == [row]
 
 
-async def test_nothing_is_asked_of_a_model_on_a_node_that_does_not_have_it(
+async def test_nothing_is_ordered_of_a_model_on_a_node_that_does_not_have_it(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
@@ -91,9 +91,9 @@ async def test_nothing_is_asked_of_a_model_on_a_node_that_does_not_have_it(
         ("POST", "/schedules", schedule),
     ):
         body = {"model": "m0", "node": "b", **fields}
-        status, param, said = await refusal(router, method, path, body)
+        status, param, message = await refusal(router, method, path, body)
         assert (status, param) == (404, "model")
-        assert "`router models pull m0 --node b` brings it there" in said
+        assert "`router models pull m0 --node b` brings it there" in message
     assert (await ask(router, "GET", "/policies"))[1] == []
     assert (await ask(router, "GET", "/schedules"))[1] == []
 
@@ -111,7 +111,7 @@ async def test_a_pin_stands_in_the_audit_in_words(
     ]
 
 
-async def test_a_model_too_large_for_its_node_is_a_503_that_says_what_is_missing_and_no_wait(
+async def test_a_model_too_large_for_its_node_is_a_503_that_names_what_is_missing_and_no_wait(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     status = node_status(
@@ -137,8 +137,8 @@ async def test_a_load_where_all_nodes_rest_names_them(
 ) -> None:
     await an_agent(router, start_node, 1)
     await ask(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
-    _, _, said = await refusal(router, "POST", "/models/load", {"model": "m0"})
-    assert said.endswith("takes requests now: a is cordoned.")
+    _, _, message = await refusal(router, "POST", "/models/load", {"model": "m0"})
+    assert message.endswith("takes requests now: a is cordoned.")
 
 
 async def test_a_change_leaves_what_it_does_not_name(
@@ -170,9 +170,9 @@ async def test_a_model_of_servers_of_others_is_not_for_the_fleet_to_keep(
             ("PATCH", "/policies", {"model": name, "pinned": True}),
             ("POST", "/schedules", {"model": name, **schedule}),
         ):
-            status, param, said = await refusal(router, method, path, body)
+            status, param, message = await refusal(router, method, path, body)
             assert (status, param) == (400, "model")
-            assert said.startswith("No node agent has the model 'llama'")
+            assert message.startswith("No node agent has the model 'llama'")
     assert (await ask(router, "GET", "/policies"))[1] == []
 
 
@@ -184,24 +184,24 @@ async def test_orders_that_would_be_undone_at_once_are_refused(
     for node, how in (("a", "`router unpin m0 --node a` first"), (None, "`router unpin m0` first")):
         body = {"model": "m0", "node": node}
         await ask(router, "PATCH", "/policies", body | {"pinned": True})
-        status, param, said = await refusal(router, "POST", "/models/unload", order)
+        status, param, message = await refusal(router, "POST", "/models/unload", order)
         assert (status, param) == (409, "model")
-        assert how in said
+        assert how in message
         await ask(router, "PATCH", "/policies", body | {"pinned": False})
     await ask(router, "POST", "/nodes/state", {"node": "a", "state": "maintenance"})
-    status, param, said = await refusal(router, "POST", "/models/load", order)
+    status, param, message = await refusal(router, "POST", "/models/load", order)
     assert (status, param) == (409, "node")
-    assert "`router maintenance a --off` ends it" in said
+    assert "`router maintenance a --off` ends it" in message
 
 
-async def test_an_unload_of_what_others_pin_says_who(
+async def test_an_unload_of_what_others_pin_names_them(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1, pinned=True)
     order = {"model": "m0", "node": "a"}
-    status, param, said = await refusal(router, "POST", "/models/unload", order)
+    status, param, message = await refusal(router, "POST", "/models/unload", order)
     assert (status, param) == (409, "model")
-    assert "not by this router: by the node's own settings" in said
+    assert "not by this router: by the node's own settings" in message
     lines = {"load": "0 8 * * *", "unload": "0 20 * * *"}
     _, row = await ask(router, "POST", "/schedules", {"model": "m0", **lines})
     lifecycle = router.core.lifecycle
@@ -209,11 +209,11 @@ async def test_an_unload_of_what_others_pin_says_who(
     lifecycle.remove_schedule(record.id)
     lifecycle.add_schedule(replace(record, load_fired_s=1.0))
     assert lifecycle.keeping("m0", "id-a") == row["id"]
-    _, _, said = await refusal(router, "POST", "/models/unload", order)
-    assert f"by the schedule {row['id']} until its unload" in said
+    _, _, message = await refusal(router, "POST", "/models/unload", order)
+    assert f"by the schedule {row['id']} until its unload" in message
     await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
-    _, _, said = await refusal(router, "POST", "/models/unload", order)
-    assert "`router unpin m0 --node a` first" in said
+    _, _, message = await refusal(router, "POST", "/models/unload", order)
+    assert "`router unpin m0 --node a` first" in message
 
 
 async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
@@ -223,9 +223,9 @@ async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
     await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
     body = {"model": "m1", "load": "0 8 * * *"}
     for node in ("a", None):
-        status, param, said = await refusal(router, "POST", "/schedules", {**body, "node": node})
+        status, param, message = await refusal(router, "POST", "/schedules", {**body, "node": node})
         assert (status, param) == (409, "model")
-        assert "'m1' takes 8.0 GiB on a" in said and "10.0 of its 16.0 GiB" in said
+        assert "'m1' takes 8.0 GiB on a" in message and "10.0 of its 16.0 GiB" in message
     unload = {"model": "m1", "unload": "0 8 * * *"}
     assert (await ask(router, "POST", "/schedules", unload))[0] == 201
     await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
@@ -235,7 +235,7 @@ async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "param", "said"),
+    ("body", "status", "param", "message"),
     [
         ({"load": "8 am"}, 400, "load", "five fields"),
         ({"unload": "0 25 * * *"}, 400, "unload", "not a cron line"),
@@ -251,12 +251,12 @@ async def test_a_schedule_that_cannot_be_is_refused(
     body: dict[str, Any],
     status: int,
     param: str | None,
-    said: str,
+    message: str,
 ) -> None:
     await an_agent(router, start_node, 1)
     got = await refusal(router, "POST", "/schedules", {"model": "m0", **body})
     assert got[:2] == (status, param)
-    assert said in got[2]
+    assert message in got[2]
 
 
 async def test_a_schedule_is_made_listed_and_removed(

@@ -74,11 +74,11 @@ async def test_a_node_is_contacted_stored_and_watched(world: World, api: httpx.A
     assert NodeCredential.from_text(record.credential).token == "t"
 
 
-async def test_no_answer_ever_holds_a_token(world: World, api: httpx.AsyncClient) -> None:
+async def test_no_answer_ever_contains_a_token(world: World, api: httpx.AsyncClient) -> None:
     world.play("http://127.0.0.1:1", PlayedNode(a_status("n1"), token="secret-token"))
-    asked = {"url": "http://127.0.0.1:1", "token": "secret-token"}
-    texts = [(await api.post("/nodes", json=asked)).text, (await api.get("/nodes")).text]
-    texts += [str(await world.audited()), (await api.post("/nodes", json=asked)).text]
+    body = {"url": "http://127.0.0.1:1", "token": "secret-token"}
+    texts = [(await api.post("/nodes", json=body)).text, (await api.get("/nodes")).text]
+    texts += [str(await world.audited()), (await api.post("/nodes", json=body)).text]
     assert not any("secret-token" in text for text in texts)
 
 
@@ -100,9 +100,9 @@ async def test_plain_http_to_another_machine_must_be_allowed(
     world: World, api: httpx.AsyncClient
 ) -> None:
     world.play("http://mini.local:8801", PlayedNode(a_status("n1")))
-    asked = {"url": "http://mini.local:8801"}
-    assert "--allow-plain-http" in message(await api.post("/nodes", json=asked), 400)
-    response = await api.post("/nodes", json={**asked, "allow_plain_http": True})
+    body = {"url": "http://mini.local:8801"}
+    assert "--allow-plain-http" in message(await api.post("/nodes", json=body), 400)
+    response = await api.post("/nodes", json={**body, "allow_plain_http": True})
     assert response.json()["name"] == "mini.local"
 
 
@@ -112,7 +112,7 @@ async def test_a_node_name_that_is_none_is_refused(api: httpx.AsyncClient, name:
     assert message(response, 400).startswith("name: ")
 
 
-async def test_a_taken_name_address_or_agent_says_whose_it_is(
+async def test_a_taken_name_address_or_agent_is_refused_with_its_owner(
     world: World, api: httpx.AsyncClient
 ) -> None:
     world.play("http://127.0.0.1:1", PlayedNode(a_status("n1")))
@@ -138,24 +138,24 @@ async def test_a_foreign_server_is_a_node_with_an_id_of_ours(
     world: World, api: httpx.AsyncClient, path: str
 ) -> None:
     world.play("http://127.0.0.1:11434", PlayedNode(a_status("?", a_model("llama"))))
-    asked = {"url": "http://127.0.0.1:11434" + path, "kind": "openai", "name": "ollama"}
-    row = (await api.post("/nodes", json=asked)).json()
+    body = {"url": "http://127.0.0.1:11434" + path, "kind": "openai", "name": "ollama"}
+    row = (await api.post("/nodes", json=body)).json()
     assert row["url"] == "http://127.0.0.1:11434"
     assert len(row["id"]) == 16
     assert row["models"] == [{"name": "llama", "state": "ready"}]
 
 
-@pytest.mark.parametrize(("asked", "rows"), [({}, FOREIGN_ROWS), ({"max_rows": 4}, 4)])
-async def test_a_foreign_server_serves_as_many_requests_at_once_as_an_admin_says(
-    world: World, api: httpx.AsyncClient, asked: dict[str, int], rows: int
+@pytest.mark.parametrize(("fields", "rows"), [({}, FOREIGN_ROWS), ({"max_rows": 4}, 4)])
+async def test_a_foreign_server_serves_as_many_requests_at_once_as_an_admin_sets(
+    world: World, api: httpx.AsyncClient, fields: dict[str, int], rows: int
 ) -> None:
     world.play("http://127.0.0.1:1", PlayedNode(a_status("?", a_model("llama"))))
-    wanted = {"url": "http://127.0.0.1:1", "kind": "openai", "name": "x", **asked}
-    assert (await api.post("/nodes", json=wanted)).json()["max_rows"] == asked.get("max_rows")
+    wanted = {"url": "http://127.0.0.1:1", "kind": "openai", "name": "x", **fields}
+    assert (await api.post("/nodes", json=wanted)).json()["max_rows"] == fields.get("max_rows")
     (view,) = world.fleet.snapshot
     assert view.status is not None and view.status.models[0].max_rows == rows
     async with world.registry.read() as session:
-        assert (await nodes.get(session, "x")).max_rows == asked.get("max_rows")
+        assert (await nodes.get(session, "x")).max_rows == fields.get("max_rows")
 
 
 async def test_requests_go_to_those_models_of_a_server_that_an_admin_has_accepted(
@@ -234,22 +234,26 @@ async def test_models_are_listed_with_every_place(world: World, api: httpx.Async
 
 
 @pytest.mark.parametrize(
-    ("state", "told_s", "shown_s"),
+    ("state", "reported_s", "shown_s"),
     [("ready", None, 0.0), ("ready", 60.0, 60.0), ("failed", 60.0, None)],
 )
 async def test_a_model_in_memory_shows_how_long_it_is_kept_and_has_been_idle(
-    world: World, api: httpx.AsyncClient, state: str, told_s: float | None, shown_s: float | None
+    world: World,
+    api: httpx.AsyncClient,
+    state: str,
+    reported_s: float | None,
+    shown_s: float | None,
 ) -> None:
     idle_s = 5.0 if state == "ready" else None
     model = a_model("tiny", ModelState(state))
-    model = msgspec.structs.replace(model, keep_alive_s=told_s, idle_s=idle_s)
+    model = msgspec.structs.replace(model, keep_alive_s=reported_s, idle_s=idle_s)
     await added(world, api, "a", model)
     [place] = (await api.get("/models")).json()[0]["nodes"]
     assert place["keep_alive_s"] == shown_s
     assert place["idle_s"] == (pytest.approx(idle_s, abs=2) if idle_s else None)
 
 
-async def test_a_node_that_never_answered_shows_what_it_last_said(
+async def test_a_node_that_never_answered_shows_what_it_last_reported(
     world: World, api: httpx.AsyncClient
 ) -> None:
     await added(world, api, "a", a_model("tiny"))
@@ -289,7 +293,9 @@ async def test_a_load_prefers_the_node_that_has_the_model_in_memory(
     assert (await api.post("/models/load", json={"model": "tiny"})).json()["nodes"] == ["b"]
 
 
-async def test_a_load_that_cannot_be_says_why(world: World, api: httpx.AsyncClient) -> None:
+async def test_a_load_that_cannot_be_is_refused_with_the_reason(
+    world: World, api: httpx.AsyncClient
+) -> None:
     await added(world, api, "mini", a_model("tiny"), a_model("big"))
     await added(world, api, "other", a_model("big"))
     unknown = await api.post("/models/load", json={"model": "tinny"})
@@ -304,7 +310,7 @@ async def test_a_load_that_cannot_be_says_why(world: World, api: httpx.AsyncClie
     assert message(await api.post("/models/load", json={"model": "tiny"}), 503)
 
 
-async def test_an_unload_goes_to_every_node_that_holds_the_model(
+async def test_an_unload_goes_to_every_node_that_has_the_model_loaded(
     world: World, api: httpx.AsyncClient
 ) -> None:
     await added(world, api, "a", a_model("tiny", ModelState.READY))
@@ -349,7 +355,7 @@ async def test_what_cannot_be_shown_names_nothing(
     world: World, api: httpx.AsyncClient, name: str
 ) -> None:
     await added(world, api, "mini", a_model("a"))
-    asked: list[tuple[str, str, dict[str, object]]] = [
+    requests: list[tuple[str, str, dict[str, object]]] = [
         ("POST", "/nodes", {"url": f"http://{name}"}),
         ("POST", "/nodes", {"url": "http://127.0.0.1:1", "name": name}),
         ("POST", "/nodes/accept", {"node": "mini", "models": [name]}),
@@ -364,7 +370,7 @@ async def test_what_cannot_be_shown_names_nothing(
         ("POST", "/schedules", {"model": name, "load": "0 8 * * *"}),
         ("PATCH", "/policies", {"model": name, "pinned": True}),
     ]
-    for method, path, body in asked:
+    for method, path, body in requests:
         answer = await api.request(method, path, json=body)
         assert answer.status_code in (400, 404), (method, path, answer.text)
     assert len(world.records) == 1
