@@ -5,7 +5,7 @@ from registry.db import Registry
 from registry.records import AuditRecord
 
 
-async def test_entries_are_numbered_and_the_newest_comes_first(registry: Registry) -> None:
+async def test_entries_are_numbered_and_the_newest_is_first(registry: Registry) -> None:
     first = await registry.write(lambda s: audit.add(s, 2.0, "cli", "add", "node mini", "{}"))
     second = await registry.write(lambda s: audit.add(s, 1.0, "cli", "remove", "node mini", ""))
     assert first == AuditRecord(first.id, 2.0, "cli", "add", "node mini", "{}")

@@ -181,7 +181,9 @@ async def test_closing_leaves_one_database_file_and_frees_the_lock(tmp_path: Pat
     await second.close()
 
 
-async def test_a_second_open_is_refused_and_says_who_holds_it(registry: Registry) -> None:
+async def test_a_second_open_is_refused_and_names_the_process_that_has_it_open(
+    registry: Registry,
+) -> None:
     with pytest.raises(RegistryLocked) as refusal:
         await Registry.open(registry.path)
     assert str(registry.path) in str(refusal.value)
@@ -196,7 +198,7 @@ async def test_a_link_to_the_database_shares_its_lock(registry: Registry, tmp_pa
 
 
 @pytest.mark.parametrize("pid", ["", "gibberish", "0", "-1", "4194305", "9" * 40])
-async def test_a_pid_that_cannot_be_right_is_not_told(registry: Registry, pid: str) -> None:
+async def test_a_pid_that_cannot_be_right_is_not_reported(registry: Registry, pid: str) -> None:
     registry.path.with_name("registry.db.pid").write_text(pid)
     with pytest.raises(RegistryLocked, match="in use by another process"):
         await Registry.open(registry.path)
@@ -218,7 +220,7 @@ async def test_a_killed_holder_leaves_the_registry_free(tmp_path: Path) -> None:
     await (await Registry.open(path)).close()
 
 
-async def test_a_folder_that_cannot_be_is_said_to_be_unwritable(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_is_reported_as_unwritable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ReadOnlyRegistry, match="cannot be written"):
         await Registry.open(tmp_path / "file" / "registry.db")
@@ -234,7 +236,7 @@ async def test_a_folder_in_place_of_the_file_is_refused_and_unlocked(tmp_path: P
 
 
 @pytest.mark.parametrize("locked", ["folder", "file"])
-async def test_modes_that_forbid_writing_are_told(locked: str) -> None:
+async def test_modes_that_forbid_writing_are_reported(locked: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, path = Path(name), Path(name) / "registry.db"
         path.touch(0o444)
@@ -244,7 +246,9 @@ async def test_modes_that_forbid_writing_are_told(locked: str) -> None:
         folder.chmod(0o700)
 
 
-async def test_a_database_that_turned_read_only_is_told_by_the_write(registry: Registry) -> None:
+async def test_a_database_that_turned_read_only_is_reported_by_the_write(
+    registry: Registry,
+) -> None:
     await registry.write(lambda s: s.execute(text("PRAGMA query_only=ON")))
     with pytest.raises(ReadOnlyRegistry, match="readonly database"):
         await registry.write(note)
@@ -259,7 +263,7 @@ async def test_a_file_that_is_no_database_is_refused_and_unlocked(tmp_path: Path
     await (await Registry.open(path)).close()
 
 
-async def test_a_writer_outside_the_lock_file_is_told_as_locked(registry: Registry) -> None:
+async def test_a_writer_outside_the_lock_file_is_reported_as_locked(registry: Registry) -> None:
     await registry.write(lambda s: s.execute(text("PRAGMA busy_timeout=0")))
     other = sqlite3.connect(registry.path, isolation_level=None)
     try:
@@ -329,7 +333,7 @@ async def test_work_that_is_cancelled_within_does_not_stop_the_writer(registry: 
 
 
 class Gate:
-    """A write that says when it runs and waits to be let go."""
+    """A write that signals when it runs and waits to be released."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()

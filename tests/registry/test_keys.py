@@ -13,7 +13,7 @@ KEY = KeyRecord("k1", "ci", "mf-ab", "a" * 64, ("inference", "models"), 1.0, Non
 NEXT = replace(KEY, id="k2", digest="b" * 64, created_at_s=2.0, expires_at_s=9.5)
 
 
-async def test_a_key_comes_back_as_it_was_stored(registry: Registry) -> None:
+async def test_a_key_is_read_as_it_was_stored(registry: Registry) -> None:
     assert await registry.write(lambda s: keys.add(s, KEY)) == KEY
     async with registry.read() as session:
         assert await keys.get(session, "ci") == KEY

@@ -20,7 +20,7 @@ async def tables(registry: Registry) -> set[str]:
         return {str(row["name"]) for row in rows}
 
 
-async def test_an_empty_database_comes_to_the_newest_revision(tmp_path: Path) -> None:
+async def test_an_empty_database_is_migrated_to_the_newest_revision(tmp_path: Path) -> None:
     opened = await Registry.open(tmp_path / "registry.db")
     assert await tables(opened) == set()
     assert (await migrate(opened)).before is None
@@ -59,7 +59,7 @@ async def test_a_migration_that_fails_leaves_the_database_as_it_was(
     await opened.close()
 
 
-async def test_alembic_says_nothing_and_other_loggers_are_left_alone(
+async def test_alembic_logs_nothing_and_other_loggers_are_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO)

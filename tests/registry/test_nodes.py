@@ -31,7 +31,7 @@ async def test_added_nodes_are_found_by_name_and_listed_by_name(registry: Regist
         ("id", "n1", replace(STUDIO, id="n1")),
     ],
 )
-async def test_a_taken_name_url_or_id_is_a_conflict_that_says_which(
+async def test_a_taken_name_url_or_id_is_a_conflict_that_names_it(
     registry: Registry, what: str, name: str, clash: NodeRecord
 ) -> None:
     await registry.write(lambda s: nodes.add(s, MINI))
@@ -47,18 +47,18 @@ async def test_removing_a_node_takes_its_residency_and_leaves_its_usage(
 ) -> None:
     rows = [ResidencyRecord("n1", "qwen", "ready", 1, 1.0)]
     nothing = (None, None, None, None)
-    told = UsageRecord("r1", "n1", "i", 1, "k", "m", "stop", *nothing, *nothing, 9.0)
+    record = UsageRecord("r1", "n1", "i", 1, "k", "m", "stop", *nothing, *nothing, 9.0)
     for node in (MINI, STUDIO):
         await registry.write(partial(nodes.add, record=node))
     await registry.write(lambda s: residency.replace_node(s, "n1", rows))
     kept = [ResidencyRecord("n2", "qwen", "ready", 1, 1.0)]
     await registry.write(lambda s: residency.replace_node(s, "n2", kept))
-    await registry.write(lambda s: usage.add_many(s, [told]))
+    await registry.write(lambda s: usage.add_many(s, [record]))
     assert await registry.write(lambda s: nodes.remove(s, "mini")) == MINI
     async with registry.read() as session:
         assert await nodes.list_all(session) == [STUDIO]
         assert await residency.list_all(session) == kept
-        assert await usage_rows(session) == [told]
+        assert await usage_rows(session) == [record]
 
 
 async def test_an_unknown_name_is_not_found(registry: Registry) -> None:

@@ -12,7 +12,9 @@ from tests.fakes import FakeClock
 PATH = Path("/fleet/registry.db")
 
 
-def test_trouble_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_logged_when_it_begins_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     clock = FakeClock()
     trouble = Trouble(clock)
@@ -53,7 +55,7 @@ def test_trouble_is_over_though_nothing_more_is_written(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("error", [Conflict("node name", "a"), RefusedRow(), ValueError("x")])
-def test_what_is_wrong_with_one_write_says_nothing_of_others(error: Exception) -> None:
+def test_what_is_wrong_with_one_write_implies_nothing_of_others(error: Exception) -> None:
     trouble = Trouble(FakeClock())
     trouble.on_write(error)
     assert trouble.sentence == ""

@@ -29,7 +29,7 @@ ROW = UsageRecord(
 )
 
 
-async def test_a_row_comes_back_as_it_was_stored(registry: Registry) -> None:
+async def test_a_row_is_read_as_it_was_stored(registry: Registry) -> None:
     untold = replace(
         ROW, request_id="r2", prompt_tokens=None, queue_s=None, seq=2, finished_at_s=11.0
     )
@@ -48,7 +48,7 @@ async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Re
         assert await usage_rows(session) == [ROW, elsewhere]
 
 
-async def test_accounts_that_come_late_replace_a_row_without_them(registry: Registry) -> None:
+async def test_accounts_that_arrive_late_replace_a_row_without_them(registry: Registry) -> None:
     untold = replace(ROW, seq=0, reason="node_failed", prompt_tokens=None, ttft_s=None)
     await registry.write(lambda s: usage.add_many(s, [untold]))
     await registry.write(lambda s: usage.add_many(s, [ROW]))

@@ -195,14 +195,14 @@ Script = Callable[[Request], Awaitable[None]]
 
 @dataclass
 class ScriptedNode:
-    """A node that does exactly what its script says, byte by byte."""
+    """A node that does exactly what its script does, byte by byte."""
 
     script: Script
     first_events: tuple[Event, ...] = (StatusEvent(node_status()),)
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     policies: list[dict[str, Any]] = field(default_factory=list)
-    """What it was told of its models' residency; its script has no say in that."""
+    """The policies pushed to it for its models' residency; its script has no influence on that."""
     connections: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -494,7 +494,7 @@ async def router(tmp_path: Path) -> AsyncIterator[RunningRouter]:
 
 @pytest_asyncio.fixture
 async def impatient(tmp_path: Path) -> AsyncIterator[RunningRouter]:
-    """A router that holds a stream's head for a twentieth of a second only."""
+    """A router that withholds a stream's head for a twentieth of a second only."""
     async with running_router(tmp_path, hold_head_s=0.05) as running:
         yield running
 
@@ -553,5 +553,5 @@ def add_agent(start_node: StartNode) -> AddNode:
 
 
 async def silent(_request: Request) -> None:
-    """The script of a node that is never asked."""
-    raise AssertionError("the node was asked")
+    """The script of a node that is never sent a request."""
+    raise AssertionError("the node got a request")

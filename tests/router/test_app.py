@@ -86,16 +86,16 @@ async def test_health_is_liveness_and_ready_means_a_node(
     assert caller.status == 200
 
 
-async def test_health_says_that_the_registry_cannot_be_written(
+async def test_health_reports_that_the_registry_cannot_be_written(
     router: RunningRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trouble = router.core.registry.trouble
     trouble.on_write(RegistryFull(router.core.registry.path))
     caller = await router.send("GET", "/health")
-    told = json.loads(await caller.body())
-    assert (caller.status, told["status"]) == (200, "degraded")
-    assert "cannot be written" in told["registry"]
-    assert str(router.core.registry.path) not in told["registry"], "anybody may ask"
+    health = json.loads(await caller.body())
+    assert (caller.status, health["status"]) == (200, "degraded")
+    assert "cannot be written" in health["registry"]
+    assert str(router.core.registry.path) not in health["registry"], "anybody may request it"
     monkeypatch.setattr(trouble_module, "SETTLED_S", 0.0)
     trouble.on_write(None)
     caller = await router.send("GET", "/health")

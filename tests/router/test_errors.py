@@ -50,7 +50,7 @@ def test_the_request_s_id_stands_beside_the_error() -> None:
     assert json.loads(error.body())["request_id"] == "req_1"
 
 
-def test_an_error_may_say_when_to_come_back() -> None:
+def test_an_error_may_have_a_retry_after() -> None:
     assert errors.NoNodeReady(retry_after_s=5).retry_after_s == 5
     assert errors.NoNodeReady().retry_after_s is None
     assert json.loads(errors.NoNodeReady().body())["error"]["param"] is None
@@ -60,6 +60,6 @@ def test_an_error_may_say_where_in_the_queue_a_request_stood() -> None:
     error = errors.QueueFull(retry_after_s=12)
     assert error.standing() == {}
     error.position, error.estimated_wait_s = 257, 12.345
-    told = json.loads(error.body())["error"]
-    assert (told["code"], told["type"]) == ("queue_full", "rate_limit_error")
-    assert (told["position"], told["estimated_wait_s"]) == (257, 12.3)
+    fields = json.loads(error.body())["error"]
+    assert (fields["code"], fields["type"]) == ("queue_full", "rate_limit_error")
+    assert (fields["position"], fields["estimated_wait_s"]) == (257, 12.3)

@@ -49,9 +49,9 @@ async def test_an_empty_registry_beside_keys_is_no_new_fleet(tmp_path: Path, lef
         with pytest.raises(StartError) as refused:
             async with open_core(settings):
                 raise AssertionError("it started")
-        told = str(refused.value)
-        assert f"The registry {tmp_path}/registry.db has no keys, but {tmp_path}/{left}" in told
-        assert told.endswith(f"move {left} away.")
+        message = str(refused.value)
+        assert f"The registry {tmp_path}/registry.db has no keys, but {tmp_path}/{left}" in message
+        assert message.endswith(f"move {left} away.")
         assert (tmp_path / left).read_text() == key
         assert not list(tmp_path.glob("*.partial"))
     (tmp_path / left).unlink()

@@ -12,7 +12,7 @@ from serving.stay_awake import StayAwake
 PREFIX = "MLX_FLEET_ROUTER_"
 
 
-def test_each_setting_can_come_from_the_environment() -> None:
+def test_each_setting_can_be_set_by_the_environment() -> None:
     given = {
         "home": "/h",
         "host": "::1",

@@ -1,4 +1,4 @@
-"""How a Mac is kept awake, with a command that writes down what is asked of it."""
+"""How a Mac is kept awake, with a command that records how it is called."""
 
 import asyncio
 import subprocess
@@ -19,7 +19,7 @@ def caffeinate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caffeinate:
     return install(tmp_path / "bin", monkeypatch)
 
 
-async def test_is_held_from_the_first_work_until_a_while_after_the_last(
+async def test_stays_awake_from_the_first_work_until_a_while_after_the_last(
     caffeinate: Caffeinate,
 ) -> None:
     awake = Awake(StayAwake.BUSY)
@@ -81,7 +81,7 @@ async def test_without_the_command_nothing_is_done(monkeypatch: pytest.MonkeyPat
         need_command(StayAwake.ALWAYS)
 
 
-async def test_a_command_that_ends_by_itself_is_told_of_and_not_begun_at_each_request(
+async def test_a_command_that_ends_by_itself_is_logged_and_not_begun_at_each_request(
     caffeinate: Caffeinate, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = caffeinate.folder / "caffeinate"

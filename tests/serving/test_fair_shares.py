@@ -12,24 +12,24 @@ from serving.fair_shares import FairShares, Share
 
 
 class TooManyWaiting(Exception):
-    """What a caller is told."""
+    """What is raised to a caller."""
 
 
-class Asking:
-    """Callers who have asked, in order, and who of them has a share."""
+class Requests:
+    """Callers that have requested a share, in order, and which of them have one."""
 
     def __init__(self, total: int) -> None:
         self.shares = FairShares(total, TooManyWaiting)
         self.tasks: list[tuple[str, asyncio.Task[Share]]] = []
 
-    async def ask(self, caller: str, size: int = 1) -> asyncio.Task[Share]:
+    async def request(self, caller: str, size: int = 1) -> asyncio.Task[Share]:
         task = asyncio.create_task(self.shares.acquire(caller, size))
         self.tasks.append((caller, task))
         await asyncio.sleep(0)
         return task
 
     async def granted(self) -> str:
-        """The callers of those who have a share, in the order in which they asked."""
+        """The callers of those who have a share, in the order in which they requested it."""
         await asyncio.sleep(0)
         return "".join(caller for caller, task in self.tasks if task.done())
 
@@ -39,45 +39,45 @@ class Asking:
 
 
 async def test_one_caller_gets_half_and_each_other_some_of_the_rest() -> None:
-    asking = Asking(8)
+    requests = Requests(8)
     for caller in "aaaaaaaa":
-        await asking.ask(caller)
-    assert await asking.granted() == "aaaa"
+        await requests.request(caller)
+    assert await requests.granted() == "aaaa"
     for caller in "bbbb":
-        await asking.ask(caller)
-    assert await asking.granted() == "aaaabb"
-    await asking.ask("c")
-    assert await asking.granted() == "aaaabbc"
-    asking.end()
+        await requests.request(caller)
+    assert await requests.granted() == "aaaabb"
+    await requests.ask("c")
+    assert await requests.granted() == "aaaabbc"
+    requests.end()
 
 
 async def test_what_is_given_back_goes_to_each_in_turn_and_to_each_callers_first() -> None:
-    asking = Asking(4)
-    first = [await asking.ask("a") for _ in range(4)]
-    others = [await asking.ask("b") for _ in range(3)]
-    assert await asking.granted() == "aab"
+    requests = Requests(4)
+    first = [await requests.ask("a") for _ in range(4)]
+    others = [await requests.ask("b") for _ in range(3)]
+    assert await requests.granted() == "aab"
     (await first[0]).release()
-    assert await asking.granted() == "aaab"
+    assert await requests.granted() == "aaab"
     (await first[1]).release()
-    assert await asking.granted() == "aaabb"
+    assert await requests.granted() == "aaabb"
     assert [task.done() for task in (*first, *others)] == [True] * 3 + [False] + [True] * 2 + [
         False
     ]
-    asking.end()
+    requests.end()
 
 
 async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> None:
-    asking = Asking(10)
-    small = [await asking.ask("a", 1) for _ in range(5)]
-    await asking.ask("b", 10)
-    await asking.ask("a", 1)
+    requests = Requests(10)
+    small = [await requests.ask("a", 1) for _ in range(5)]
+    await requests.ask("b", 10)
+    await requests.ask("a", 1)
     # All that is given back is for who holds nothing.
     for task in small[:4]:
         (await task).release()
-    assert await asking.granted() == "aaaaa"
+    assert await requests.granted() == "aaaaa"
     (await small[4]).release()
-    assert await asking.granted() == "aaaaab"
-    asking.end()
+    assert await requests.granted() == "aaaaab"
+    requests.end()
 
 
 async def test_more_than_there_is_counts_as_all_there_is() -> None:
@@ -92,28 +92,28 @@ async def test_more_than_there_is_counts_as_all_there_is() -> None:
 
 
 async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
-    asking = Asking(2)
-    granted_total = await asking.ask("a", 2)
-    large, small = await asking.ask("b", 2), await asking.ask("b", 1)
+    requests = Requests(2)
+    granted_total = await requests.ask("a", 2)
+    large, small = await requests.ask("b", 2), await requests.ask("b", 1)
     large.cancel()
     await asyncio.wait({large})
     (await granted_total).release()
-    assert await asking.granted() == "abb"
-    assert (await small) and asking.shares.granted_total == 1
-    asking.end()
+    assert await requests.granted() == "abb"
+    assert (await small) and requests.shares.granted_total == 1
+    requests.end()
 
 
 async def test_one_that_leaves_as_it_is_granted_gives_it_back() -> None:
-    asking = Asking(1)
-    granted_total = await asking.ask("a")
-    waiting = await asking.ask("b")
+    requests = Requests(1)
+    granted_total = await requests.ask("a")
+    waiting = await requests.ask("b")
     (await granted_total).release()
     waiting.cancel()
     await asyncio.wait({waiting})
-    assert asking.shares.granted_total == 0
+    assert requests.shares.granted_total == 0
 
 
-async def test_a_block_gives_back_what_it_held() -> None:
+async def test_a_block_gives_back_its_share() -> None:
     shares = FairShares(3, TooManyWaiting)
     with pytest.raises(ValueError, match="so"):
         async with shares.acquired("a", 3):
@@ -126,37 +126,37 @@ async def test_a_caller_with_too_many_waiting_is_refused_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fair_shares, "MOST_WAITING", 2)
-    asking = Asking(2)
+    requests = Requests(2)
     for _ in range(3):
-        await asking.ask("a")
+        await requests.ask("a")
     with pytest.raises(TooManyWaiting):
-        await asking.shares.acquire("a", 1)
-    await asking.ask("b")
-    assert await asking.granted() == "ab"
-    asking.end()
+        await requests.shares.acquire("a", 1)
+    await requests.ask("b")
+    assert await requests.granted() == "ab"
+    requests.end()
 
 
 @given(
-    asked=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12)), max_size=20),
+    sizes=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12)), max_size=20),
     order=st.randoms(use_true_random=False),
 )
 def test_all_are_granted_in_the_end_and_never_more_than_there_is(
-    asked: list[tuple[str, int]], order: random.Random
+    sizes: list[tuple[str, int]], order: random.Random
 ) -> None:
     async def run() -> None:
-        asking, shares = Asking(10), list[Share]()
-        for caller, size in asked:
-            await asking.ask(caller, size)
-        left = [task for _, task in asking.tasks]
+        requests, shares = Requests(10), list[Share]()
+        for caller, size in sizes:
+            await requests.request(caller, size)
+        left = [task for _, task in requests.tasks]
         while left:
             await asyncio.sleep(0)
             shares += [task.result() for task in left if task.done()]
             left = [task for task in left if not task.done()]
-            assert asking.shares.granted_total <= 10
+            assert requests.shares.granted_total <= 10
             assert shares, "somebody holds something, or all have been granted"
             shares.pop(order.randrange(len(shares))).release()
         for share in shares:
             share.release()
-        assert asking.shares.granted_total == 0
+        assert requests.shares.granted_total == 0
 
     asyncio.run(run())

@@ -5,7 +5,7 @@ from serving.log_limiter import EVERY_S, LogLimiter
 from tests.fakes import FakeClock
 
 
-def test_a_line_is_due_once_a_minute_and_says_how_many_were_not() -> None:
+def test_a_line_is_due_once_a_minute_with_the_number_of_those_suppressed() -> None:
     clock = FakeClock()
     log_limiter = LogLimiter(clock)
     assert [

@@ -19,8 +19,8 @@ print(allow_many_files(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 
 def test_a_shells_256_files_are_raised_as_far_as_the_system_lets_us() -> None:
     done = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, text=True, check=True)
-    said, soft, hard = map(int, done.stdout.split())
-    assert said == soft
+    reported, soft, hard = map(int, done.stdout.split())
+    assert reported == soft
     assert soft == (10_240 if hard == resource.RLIM_INFINITY else min(hard, 10_240))
 
 

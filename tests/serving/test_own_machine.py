@@ -1,4 +1,4 @@
-"""What belongs to this machine is told from what does not."""
+"""What belongs to this machine is distinguished from what does not."""
 
 from pathlib import Path
 

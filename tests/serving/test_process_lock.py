@@ -44,13 +44,13 @@ def test_it_is_given_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "none", "-1", "0", "9" * 30, "99999999"])
-def test_a_holder_that_cannot_be_told_is_none(tmp_path: Path, text: str) -> None:
-    held = ProcessLock(tmp_path / "agent")
+def test_a_holder_that_cannot_be_identified_is_none(tmp_path: Path, text: str) -> None:
+    lock = ProcessLock(tmp_path / "agent")
     (tmp_path / "agent.pid").write_text(text)
     with pytest.raises(LockTaken) as taken:
         ProcessLock(tmp_path / "agent")
     assert taken.value.pid is None
-    held.release()
+    lock.release()
 
 
 def test_a_place_that_cannot_be_used_is_an_os_error(tmp_path: Path) -> None:

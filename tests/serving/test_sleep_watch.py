@@ -43,7 +43,7 @@ def test_a_short_one_and_a_clock_that_is_set_back_are_none() -> None:
     assert clocks.gauge.check() == pytest.approx(LEAST_S + 1)
 
 
-async def test_each_sleep_is_told_though_who_hears_of_it_fails(
+async def test_each_sleep_is_logged_though_its_callback_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -61,6 +61,6 @@ async def test_each_sleep_is_told_though_who_hears_of_it_fails(
         woken.clear()
     watch.cancel()
     await asyncio.wait({watch})
-    told = [line for line in caplog.messages if "has slept for 600 s" in line]
-    assert len(told) == 2
+    logged = [line for line in caplog.messages if "has slept for 600 s" in line]
+    assert len(logged) == 2
     assert "The callback after a sleep failed." in caplog.messages

@@ -74,15 +74,15 @@ def test_the_local_networks_sentence_names_the_setting() -> None:
     assert "System Settings > Privacy & Security > Local Network" in sentence
 
 
-def test_a_certificate_that_is_refused_says_why() -> None:
+def test_a_refused_certificate_is_reported_with_the_reason() -> None:
     error = ssl.SSLCertVerificationError(1, "certificate verify failed")
     error.verify_message = "self-signed certificate"
-    told = sentence_of(Cause.CERTIFICATE, wrapped(error))
-    assert told == "its certificate is refused (self-signed certificate)."
+    sentence = sentence_of(Cause.CERTIFICATE, wrapped(error))
+    assert sentence == "its certificate is refused (self-signed certificate)."
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "shown"),
     [
         (
             ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
@@ -92,5 +92,5 @@ def test_a_certificate_that_is_refused_says_why() -> None:
         (RuntimeError(), "it gave no reason"),
     ],
 )
-def test_what_has_no_cause_of_its_own_says_what_it_is(error: Exception, told: str) -> None:
-    assert sentence_of(Cause.BROKEN, error) == f"the connection failed ({told})."
+def test_what_has_no_cause_of_its_own_is_reported_as_it_is(error: Exception, shown: str) -> None:
+    assert sentence_of(Cause.BROKEN, error) == f"the connection failed ({shown})."

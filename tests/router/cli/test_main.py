@@ -84,7 +84,7 @@ def test_a_key_is_made_used_and_revoked(cli: Cli) -> None:
     assert "is revoked already, just now." in cli.must("keys", "revoke", "ci")
 
 
-def test_a_negative_budget_is_told_what_is_wrong_with_it(cli: Cli) -> None:
+def test_a_negative_budget_is_refused_with_what_is_wrong_with_it(cli: Cli) -> None:
     assert "'-3' is neither" in cli.fails("keys", "set-budget", "first", "-3")
 
 
@@ -138,8 +138,8 @@ def test_a_request_that_cannot_be_explained_is_one_line(cli: Cli, tmp_path: Path
     file = tmp_path / "request.json"
     assert "cannot be read" in cli.fails("explain", str(file))
     file.write_text('{"model": "tiny", "prompt": "hi"}')
-    asked = ("explain", str(file), "--path", "/v1/completions", "--session", "s")
-    assert "`router models` lists" in cli.fails(*asked)
+    arguments = ("explain", str(file), "--path", "/v1/completions", "--session", "s")
+    assert "`router models` lists" in cli.fails(*arguments)
     text = cli.fails("explain", "-", stdin='{"prompt": "hi"}')
     assert "model" in text
     for name in ("req_nosuch", "", "a/b?c#d", "../nodes"):
@@ -147,7 +147,7 @@ def test_a_request_that_cannot_be_explained_is_one_line(cli: Cli, tmp_path: Path
         assert f"knows nothing of a request {name!r}; it remembers the last 2,000" in text
 
 
-def test_a_token_may_come_by_standard_input(cli: Cli) -> None:
+def test_a_token_may_be_read_from_standard_input(cli: Cli) -> None:
     text = cli.fails("add-node", "http://127.0.0.1:9", "--token", "-", stdin="")
     assert "no token" in text
     text = cli.fails("add-node", "http://127.0.0.1:9", "--token", "-", stdin="secret\n")
@@ -198,7 +198,7 @@ def test_wrong_use_is_code_2(tmp_path: Path) -> None:
     assert cli.run("load").exit_code == 2
 
 
-def test_the_command_tells_its_version(cli: Cli) -> None:
+def test_the_command_prints_its_version(cli: Cli) -> None:
     assert cli.must("--version").split() == ["router", version("mlx-fleet")]
 
 

@@ -13,7 +13,7 @@ from tests.serving.http.test_exchange import Wire, exchange_on
 
 
 class Work:
-    """Work that ends when told, or when it is cancelled."""
+    """Work that ends when its event is set, or when it is cancelled."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Every error of the router in the dialect of whoever asked."""
+"""Every error of the router in the dialect of the caller."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_every_error_has_an_anthropic_envelope(kind: type[RouterError]) -> None:
     assert answer["error"]["message"] == ("prompt is too long: " * own_words) + error.message
 
 
-def test_a_prompt_that_is_too_long_is_told_in_each_dialect_s_words() -> None:
+def test_a_prompt_that_is_too_long_is_reported_in_each_dialect_s_form() -> None:
     overflow = Overflow(9, 8)
     error = ContextTooLong(overflow=overflow, param="messages")
-    for told in (error_body, event_body):
-        said = json.loads(told(error, ApiDialect.ANTHROPIC))["error"]
-        assert said == {"type": "invalid_request_error", "message": overflow.anthropic}
-        said = json.loads(told(error, ApiDialect.OPENAI))["error"]
-        assert said["message"] == overflow.openai
-        assert said["code"] == "context_length_exceeded"
+    for encode in (error_body, event_body):
+        sent = json.loads(encode(error, ApiDialect.ANTHROPIC))["error"]
+        assert sent == {"type": "invalid_request_error", "message": overflow.anthropic}
+        sent = json.loads(encode(error, ApiDialect.OPENAI))["error"]
+        assert sent["message"] == overflow.openai
+        assert sent["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_prompt_that_is_too_long_is_told_in_each_dialect_s_words() -> None:
         (529, "overloaded_error"),
     ],
 )
-def test_the_status_tells_anthropic_s_type(status: int, kind: str) -> None:
+def test_the_status_determines_anthropic_s_type(status: int, kind: str) -> None:
     error = RouterError("No.")
     error.status = status
     answer = json.loads(error_body(error, ApiDialect.ANTHROPIC))
@@ -71,12 +71,12 @@ def test_the_status_tells_anthropic_s_type(status: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "shown"),
     [("Too hot.", "temperature: Too hot."), ("temperature is 9.", "temperature is 9.")],
 )
-def test_anthropic_s_message_names_the_field(message: str, told: str) -> None:
+def test_anthropic_s_message_names_the_field(message: str, shown: str) -> None:
     error = BadRequest(message, param="temperature")
-    assert json.loads(error_body(error, ApiDialect.ANTHROPIC))["error"]["message"] == told
+    assert json.loads(error_body(error, ApiDialect.ANTHROPIC))["error"]["message"] == shown
 
 
 @pytest.mark.parametrize("dialect", [ApiDialect.OPENAI, ApiDialect.RESPONSES])
@@ -86,7 +86,7 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: ApiDialect) -> 
 
 
 @pytest.mark.parametrize(
-    ("dialect", "said"),
+    ("dialect", "fields"),
     [
         (
             ApiDialect.OPENAI,
@@ -117,15 +117,17 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: ApiDialect) -> 
         ),
     ],
 )
-def test_an_event_says_the_error_in_its_dialect(dialect: ApiDialect, said: dict[str, Any]) -> None:
+def test_an_event_spells_the_error_in_its_dialect(
+    dialect: ApiDialect, fields: dict[str, Any]
+) -> None:
     error = NodeFailed("Gone.")
     error.code = "c"
-    assert json.loads(event_body(error, dialect, 7)) == said
+    assert json.loads(event_body(error, dialect, 7)) == fields
 
 
 @pytest.mark.parametrize("kind", [QueueFull, DeadlineExceeded])
 @pytest.mark.parametrize("dialect", ApiDialect)
-def test_where_a_request_stood_is_said_within_the_error(
+def test_where_a_request_stood_is_a_part_of_the_error(
     kind: type[RouterError], dialect: ApiDialect
 ) -> None:
     error = kind()
@@ -133,22 +135,22 @@ def test_where_a_request_stood_is_said_within_the_error(
     standing = {"position": 3, "estimated_wait_s": 12.0}
     assert json.loads(error_body(error, dialect))["error"].items() >= standing.items()
     event = json.loads(event_body(error, dialect))
-    told = event if dialect is ApiDialect.RESPONSES else event["error"]
-    assert told.items() >= standing.items()
+    error_fields = event if dialect is ApiDialect.RESPONSES else event["error"]
+    assert error_fields.items() >= standing.items()
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "types"),
     [
         (QueueFull, ("rate_limit_error", "rate_limit_error")),
         (DeadlineExceeded, ("server_error", "timeout_error")),
     ],
 )
 def test_what_the_queue_refuses_has_a_type_in_each_dialect(
-    kind: type[RouterError], told: tuple[str, str]
+    kind: type[RouterError], types: tuple[str, str]
 ) -> None:
     bodies = [error_body(kind(), each) for each in (ApiDialect.OPENAI, ApiDialect.ANTHROPIC)]
-    assert tuple(json.loads(body)["error"]["type"] for body in bodies) == told
+    assert tuple(json.loads(body)["error"]["type"] for body in bodies) == types
 
 
 @pytest.mark.parametrize("refusal", [NotARequest("Why."), RequestTimeout("Why.")])
@@ -163,8 +165,8 @@ def test_a_request_that_nobody_has_seen_is_refused_in_the_dialect_of_its_path(
             "code": refusal.code,
         },
     }
-    told = json.loads(refusal_body(refusal, "/v1/messages"))
-    assert told["type"] == "error"
-    assert told["error"]["message"] == "Why."
+    answer = json.loads(refusal_body(refusal, "/v1/messages"))
+    assert answer["type"] == "error"
+    assert answer["error"]["message"] == "Why."
     timeout = refusal.status == 408
-    assert told["error"]["type"] == ("timeout_error" if timeout else "invalid_request_error")
+    assert answer["error"]["type"] == ("timeout_error" if timeout else "invalid_request_error")

@@ -1,4 +1,4 @@
-"""When something is said while a caller waits."""
+"""When comments are sent while a caller waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOLD_S = 10.0
 
 
 class Wire:
-    """A connection that keeps what is sent, and a loop whose timers fire when told."""
+    """A connection that keeps what is sent, and a loop whose timers fire when the test advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[bytes] = []
@@ -50,7 +50,7 @@ class Wire:
         self.due.clear()
 
     def go(self, seconds: float) -> int:
-        """How many things have been said meanwhile."""
+        """How many pieces have been sent meanwhile."""
         before, until_s = len(self.sent), self.clock() + seconds
         while self.due and self.due[0][0] <= until_s:
             self.clock.now_s, call = self.due.pop(0)
@@ -64,7 +64,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
     return Wire(monkeypatch)
 
 
-def test_the_head_is_held_and_then_comes_with_the_first_word(wire: Wire) -> None:
+def test_the_head_is_withheld_and_then_sent_with_the_first_comment(wire: Wire) -> None:
     wire.silence.start()
     wire.silence.start()
     assert wire.go(9.9) == 0
@@ -72,13 +72,13 @@ def test_the_head_is_held_and_then_comes_with_the_first_word(wire: Wire) -> None
     assert wire.sent[0].startswith(b"HTTP/1.1 200 OK") and wire.says in wire.sent[0]
 
 
-def test_the_same_is_said_again_only_at_each_hold(wire: Wire) -> None:
+def test_the_same_comment_is_repeated_only_at_each_interval(wire: Wire) -> None:
     wire.silence.start()
     wire.go(10.0)
     assert [wire.go(10.0) for _ in range(3)] == [1, 1, 1]
 
 
-def test_what_is_new_is_said_within_a_second(wire: Wire) -> None:
+def test_a_new_comment_is_sent_within_a_second(wire: Wire) -> None:
     wire.silence.start()
     wire.go(10.0)
     for text in (b": b\n\n", b": c\n\n"):
@@ -88,7 +88,7 @@ def test_what_is_new_is_said_within_a_second(wire: Wire) -> None:
     assert wire.go(9.0) == 0
 
 
-def test_a_caller_that_takes_nothing_is_told_nothing(wire: Wire) -> None:
+def test_a_caller_that_reads_nothing_is_sent_nothing(wire: Wire) -> None:
     wire.silence.start()
     wire.go(10.0)
     wire.write_paused = True
@@ -97,7 +97,7 @@ def test_a_caller_that_takes_nothing_is_told_nothing(wire: Wire) -> None:
     assert wire.go(1.0) == 1
 
 
-def test_nothing_is_said_once_it_ends(wire: Wire) -> None:
+def test_nothing_is_sent_once_it_ends(wire: Wire) -> None:
     wire.silence.start()
     wire.go(10.0)
     wire.silence.stop()

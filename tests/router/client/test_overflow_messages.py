@@ -36,7 +36,7 @@ def test_the_lengths_are_read_out_of_each_server_s_words(server: str) -> None:
         "x" * 3000 + SAID["vllm"],
     ],
 )
-def test_lengths_that_are_not_told_or_make_no_sense_are_not_known(message: str) -> None:
+def test_lengths_that_are_not_reported_or_make_no_sense_are_not_known(message: str) -> None:
     found = overflow_in(message)
     assert found is None or found.prompt_tokens >= found.context_tokens
 

@@ -20,18 +20,18 @@ UPSTREAM = {
 
 
 def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> None:
-    asked = ticket()
-    granted = replace(lease(), predicted_tokens=20, granted_s=asked.arrived_s + 0.25)
+    request = ticket()
+    granted = replace(lease(), predicted_tokens=20, granted_s=request.arrived_s + 0.25)
     headers = dict(
         response_headers.relayed_headers(
-            asked, granted, "studio", NodeHead(200, UPSTREAM), ApiDialect.OPENAI
+            request, granted, "studio", NodeHead(200, UPSTREAM), ApiDialect.OPENAI
         )
     )
     request_id = headers.pop(b"x-request-id")
     assert request_id == response_headers.id_on_node(granted).encode()
     assert headers == {
         b"content-type": b"text/event-stream",
-        b"x-fleet-model": asked.model.encode(),
+        b"x-fleet-model": request.model.encode(),
         b"x-fleet-node": b"studio",
         b"x-fleet-queue-ms": b"250.0",
         b"x-fleet-cached-tokens": b"20/30",
@@ -42,7 +42,7 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
 
 
 @pytest.mark.parametrize(
-    ("status", "upstream", "told"),
+    ("status", "upstream", "expected"),
     [
         (200, {}, None),
         (400, {}, b"false"),
@@ -54,18 +54,22 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
         (503, {}, None),
     ],
 )
-def test_whether_to_try_again_is_what_the_node_says_or_else_its_status(
-    status: int, upstream: dict[bytes, bytes], told: bytes | None
+def test_whether_to_retry_is_what_the_node_sends_or_else_follows_from_its_status(
+    status: int, upstream: dict[bytes, bytes], expected: bytes | None
 ) -> None:
     head = NodeHead(status, upstream)
     headers = response_headers.relayed_headers(ticket(), lease(), "studio", head, ApiDialect.OPENAI)
-    said = [value for name, value in headers if name == b"x-should-retry"]
-    assert said == ([] if told is None else [told])
+    values = [value for name, value in headers if name == b"x-should-retry"]
+    assert values == ([] if expected is None else [expected])
 
 
-def test_a_node_that_tells_no_cached_tokens_gets_no_header_of_them() -> None:
-    for told in ({}, {b"x-fleet-cached-tokens": b"many"}, {b"x-fleet-cached-tokens": b"9" * 99}):
-        assert response_headers.cached_tokens(lease(), told) == b""
+def test_where_a_node_reports_no_cached_tokens_there_is_no_header_of_them() -> None:
+    for upstream in (
+        {},
+        {b"x-fleet-cached-tokens": b"many"},
+        {b"x-fleet-cached-tokens": b"9" * 99},
+    ):
+        assert response_headers.cached_tokens(lease(), upstream) == b""
 
 
 @pytest.mark.parametrize(
@@ -75,8 +79,8 @@ def test_no_more_is_predicted_than_the_prompt_has_that_could_be_cached(
     prompt: bytes, shown: bytes
 ) -> None:
     granted = replace(lease(), predicted_tokens=20)
-    told = {b"x-fleet-cached-tokens": b"1", b"x-fleet-prompt-tokens": prompt}
-    assert response_headers.cached_tokens(granted, told) == shown
+    upstream = {b"x-fleet-cached-tokens": b"1", b"x-fleet-prompt-tokens": prompt}
+    assert response_headers.cached_tokens(granted, upstream) == shown
 
 
 def test_a_head_that_the_router_sends_first_names_no_node() -> None:

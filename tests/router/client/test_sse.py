@@ -28,7 +28,9 @@ PING_EVENT = b'event: ping\ndata: {"type": "ping"}\n\n'
         (Loading("a\n\ndata: b", 0.0), b": loading 'a\\n\\ndata: b' 0 %\n\n"),
     ],
 )
-def test_silence_says_what_is_waited_for(waits_for: Queued | Loading, comment: bytes) -> None:
+def test_comments_in_silence_name_what_is_waited_for(
+    waits_for: Queued | Loading, comment: bytes
+) -> None:
     assert sse.ping(ApiDialect.OPENAI, waits_for) == comment
     assert sse.ping(ApiDialect.RESPONSES, waits_for) == comment
     assert sse.ping(ApiDialect.ANTHROPIC, waits_for) == comment + PING_EVENT
@@ -51,12 +53,12 @@ def test_silence_of_which_nothing_is_known_is_filled_all_the_same() -> None:
         (b"event: message_start\ndata: {}\n\n", False),
     ],
 )
-def test_a_node_s_own_filler_is_told_from_its_answer(events: bytes, filler: bool) -> None:
+def test_a_node_s_own_filler_is_distinguished_from_its_answer(events: bytes, filler: bool) -> None:
     assert sse.is_keepalive(events) is filler
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"\xff", b"{}", b'{"error":null}', b'{"error":{}}'])
-def test_what_is_no_error_is_not_too_long_and_says_nothing(answer: bytes) -> None:
+def test_what_is_no_error_is_not_too_long_and_has_no_message(answer: bytes) -> None:
     assert not sse.is_too_long(answer)
     assert sse.error_message(answer) == ""
 
@@ -118,7 +120,7 @@ def test_only_whole_events_are_passed_on(data: bytes, whole: bytes, rest: bytes)
     assert sse.split(data) == (whole, rest)
 
 
-def test_an_endless_event_is_not_held_for_ever() -> None:
+def test_an_endless_event_is_not_buffered_for_ever() -> None:
     data = b"data: " + b"x" * sse.MAX_BUFFERED_BYTES
     assert sse.split(data) == (data, b"")
     assert sse.split(data[: sse.MAX_BUFFERED_BYTES])[0] == b""
@@ -127,12 +129,12 @@ def test_an_endless_event_is_not_held_for_ever() -> None:
 def test_any_split_of_a_stream_gives_the_same_bytes() -> None:
     stream = b": hi\n\ndata: 1\n\ndata: 2\r\n\r\nevent: x\ndata: 3\n\ndata: [DONE]\n\n"
     for size in range(1, len(stream)):
-        passed, held = b"", b""
+        passed, buffered = b"", b""
         for at in range(0, len(stream), size):
-            events, held = sse.split(held + stream[at : at + size])
+            events, buffered = sse.split(buffered + stream[at : at + size])
             assert not events or events.endswith((b"\n\n", b"\r\n\r\n"))
             passed += events
-        assert (passed, held) == (stream, b"")
+        assert (passed, buffered) == (stream, b"")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_a_response_stream_s_error_becomes_a_whole_answer_s() -> None:
     }
 
 
-def test_a_response_that_has_failed_tells_its_error() -> None:
+def test_a_response_that_has_failed_reports_its_error() -> None:
     event = (
         b'data: {"type":"response.failed","response":{"error":{"code":"c","message":"No."}}}\n\n'
     )
@@ -222,7 +224,7 @@ def test_a_response_that_has_failed_tells_its_error() -> None:
 
 
 def said(event: bytes, dialect: ApiDialect) -> Any:
-    """What one error event says."""
+    """The fields of one error event."""
     name = b"" if dialect is ApiDialect.OPENAI else b"event: error\n"
     assert event.startswith(name + b"data: ") and event.endswith(b"}\n\n")
     assert event.count(b"\n") == name.count(b"\n") + 2
@@ -297,8 +299,8 @@ def test_another_dialect_s_envelope_becomes_the_router_s_error(
 
 def test_the_fleet_comment_is_a_comment() -> None:
     assert sse.fleet_comment("mini", "m") == b": fleet node=mini model=m\n\n"
-    told = sse.fleet_comment("mini", "m", b"1/2", b"tools[8]")
-    assert told == b": fleet node=mini model=m cached=1/2 ignored=tools[8]\n\n"
+    comment = sse.fleet_comment("mini", "m", b"1/2", b"tools[8]")
+    assert comment == b": fleet node=mini model=m cached=1/2 ignored=tools[8]\n\n"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ async def test_a_node_that_answers_is_well(start_node: StartNode) -> None:
         (msgspec.structs.replace(STATUS, node_id="b"), "fail", Finding.OTHER_AGENT, "add it again"),
     ],
 )
-async def test_an_agent_that_is_not_as_it_should_be_is_told(
+async def test_an_agent_that_is_not_as_it_should_be_is_reported(
     start_node: StartNode, status: Any, level: str, finding: str, word: str
 ) -> None:
     node = await start_node(saying("200 OK", encode_status(status)))
@@ -67,7 +67,7 @@ async def test_an_agent_that_is_not_as_it_should_be_is_told(
         ("200 OK", b"<html>", Finding.REFUSED, "node agent"),
     ],
 )
-async def test_a_node_that_refuses_the_call_says_why(
+async def test_a_node_that_refuses_the_call_is_reported_with_its_reason(
     start_node: StartNode, status: str, body: bytes, finding: str, word: str
 ) -> None:
     node = await start_node(saying(status, body))
@@ -76,13 +76,13 @@ async def test_a_node_that_refuses_the_call_says_why(
     assert word in check.message
 
 
-async def test_a_server_of_others_is_asked_for_its_models(start_node: StartNode) -> None:
+async def test_the_models_of_a_server_of_others_are_requested(start_node: StartNode) -> None:
     node = await start_node(saying("200 OK", b'{"data": [{"id": "m"}]}'))
     check = await found(node_record(node.url, kind="openai"))
     assert (check.level, check.message) == ("ok", "It answers, and lists 1 models.")
 
 
-async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_are_told(
+async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_are_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def look_up(host: str, port: int, *, flags: int = 0) -> Sequence[Any]:

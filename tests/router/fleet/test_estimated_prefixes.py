@@ -45,7 +45,7 @@ def test_of_a_prompt_longer_than_all_room_its_beginning_is_kept() -> None:
 
 
 @pytest.mark.parametrize("prompt_tokens", [0, 1])
-def test_prompts_that_are_said_to_have_hardly_a_token_are_bounded_by_their_positions(
+def test_prompts_that_are_reported_with_hardly_a_token_are_bounded_by_their_positions(
     prompt_tokens: int,
 ) -> None:
     guesses = EstimatedPrefixes(max_positions=4)
@@ -76,8 +76,8 @@ def test_what_is_kept_stays_closed_under_prefixes_and_within_its_bound() -> None
         served.append(path)
         guesses.on_served("f", chain(*path), 100 * len(path) + rng.randint(-20, 20))
         assert guesses._nodes["f"].tokens <= 2000
-        held = guesses._nodes["f"].positions
-        assert guesses._nodes["f"].tokens == sum(own for _, own in held.values())
+        cached = guesses._nodes["f"].positions
+        assert guesses._nodes["f"].tokens == sum(own for _, own in cached.values())
         for known in served:
-            ends = [each in held for each in known]
+            ends = [each in cached for each in known]
             assert ends == sorted(ends, reverse=True)

@@ -60,7 +60,7 @@ def test_a_lost_node_s_new_reason_replaces_the_old_one() -> None:
     assert fleet.snapshot[0].error == "Two."
 
 
-def test_a_node_is_silent_since_it_first_said_nothing() -> None:
+def test_a_node_is_silent_since_it_first_sent_nothing() -> None:
     clock = FakeClock(10.0)
     fleet = Fleet(clock=clock)
     fleet.add(node_record("http://a"))
@@ -120,7 +120,7 @@ def test_a_model_that_its_node_does_not_name_any_more_goes() -> None:
     assert fleet.models == {"two"}
 
 
-def test_the_models_of_a_node_not_heard_since_the_start_are_known() -> None:
+def test_the_models_of_a_node_that_has_not_reported_since_the_start_are_known() -> None:
     fleet = fleet_with("org/small")
     assert "org/small" in fleet.models
     fleet.lost("id-a", "It sleeps.")
@@ -144,15 +144,15 @@ def test_models_of_paid_servers_are_apart_from_those_that_may_be_named() -> None
     assert view is not None and view.is_paid and view.prices == Prices(3, 15)
 
 
-def test_a_stalled_model_is_told_to_those_who_listen_once() -> None:
+def test_a_stalled_model_notifies_listeners_once() -> None:
     fleet = fleet_with()
     fleet.on_status("id-a", node_status(model_status("m")))
-    told: list[None] = []
-    fleet.listen(lambda: told.append(None))
+    notified: list[None] = []
+    fleet.listen(lambda: notified.append(None))
     for models in (frozenset("m"), frozenset("m"), frozenset[str]()):
         fleet.set_stalled("id-a", models)
         view = fleet.node("id-a")
         assert view is not None and view.stalled == models
-    assert len(told) == 2
+    assert len(notified) == 2
     fleet.set_stalled("id-gone", frozenset("m"))
     assert fleet.node("id-gone") is None

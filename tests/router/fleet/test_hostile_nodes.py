@@ -1,4 +1,4 @@
-"""A node that says whatever it likes takes nothing from the others, nor from the router."""
+"""A node that reports whatever it likes takes nothing from the others, nor from the router."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ ANYTHING = st.recursive(
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of each field within the value, and of each that holds others."""
+    """Of each field within the value, and of each that contains others."""
     if at:
         yield at
     if isinstance(value, dict):
@@ -117,17 +117,17 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from paths(inner, (*at, index))
 
 
-PLACES = [(index, path) for index, told in enumerate(TOLD) for path in paths(told)]
+PLACES = [(index, path) for index, event in enumerate(TOLD) for path in paths(event)]
 
 
 def changed(index: int, path: tuple[Any, ...], value: Any) -> bytes:
     """A line that has `value` in one place."""
-    told = copy.deepcopy(TOLD[index])
-    inner: Any = told
+    event = copy.deepcopy(TOLD[index])
+    inner: Any = event
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return json.dumps(told).encode()
+    return json.dumps(event).encode()
 
 
 @dataclass
@@ -136,11 +136,11 @@ class Hostile(ScriptedNode):
 
     lines: deque[bytes] = field(default_factory=deque)
     more: asyncio.Event = field(default_factory=asyncio.Event)
-    said: int = 0
+    sent: int = 0
 
     def sound(self) -> bytes:
         status = node_status(FULL, node_id="id-bad")
-        return encode_event(StatusEvent(msgspec.structs.replace(status, version=str(self.said))))
+        return encode_event(StatusEvent(msgspec.structs.replace(status, version=str(self.sent))))
 
     async def _serve(self, request: Request) -> None:
         if not request.target.startswith("/fleet/events"):
@@ -148,7 +148,7 @@ class Hostile(ScriptedNode):
             return
         await request.begin_stream()
         while not request.gone.is_set():
-            self.said += bool(self.lines)
+            self.sent += bool(self.lines)
             line = self.lines.popleft() + b"\n" if self.lines else b""
             await request.chunk(line + self.sound() + b"\n")
             self.more.clear()
@@ -166,13 +166,13 @@ class World:
         self.router = router
         self.bad = bad
         self.jobs = Jobs(router.core.registry, router.core.fleet, router.core.ledger)
-        self.heard = asyncio.Event()
+        self.changed = asyncio.Event()
         self.count = 0
-        router.core.fleet.listen(self.heard.set)
+        router.core.fleet.listen(self.changed.set)
         router.core.fleet.listen(self.decide)
 
     def decide(self) -> None:
-        """What a request would cost on each node, after each word of one."""
+        """What a request would cost on each node, after each event of one."""
         core = self.router.core
         chain = Chain(CHAIN.hashes, CHAIN.sizes, CHAIN.items, 0)
         decision = core.dispatcher.traffic.explain(ticket(chain=chain))
@@ -182,7 +182,7 @@ class World:
 
     async def say(self, line: bytes) -> None:
         """Has the hostile node say it; returns when the router is done with it."""
-        number = str(self.bad.said + 1)
+        number = str(self.bad.sent + 1)
         self.bad.lines.append(line)
         self.bad.more.set()
         async with asyncio.timeout(WAIT_S):
@@ -190,8 +190,8 @@ class World:
                 view = self.router.core.fleet.node("id-bad")
                 if view and view.reachable and view.status and view.status.version == number:
                     return
-                self.heard.clear()
-                await self.heard.wait()
+                self.changed.clear()
+                await self.changed.wait()
 
     async def account(self) -> None:
         """Another node's accounts are written."""
@@ -221,7 +221,7 @@ class World:
         return body
 
     async def look(self) -> None:
-        """Everything that shows what nodes said can be shown."""
+        """Everything that shows what nodes reported can be shown."""
         admin = self.router.core.settings.admin_key_file.read_text().strip()
         for path in ("/admin/nodes", "/admin/models", "/admin/usage"):
             json.loads(await self.get(path, admin))
@@ -231,8 +231,8 @@ class World:
 
 def given(router: RunningRouter, request_id: str, node_id: str) -> Stamp:
     """What the node was sent with a request of that id."""
-    asked = ticket(request_id, caller=router.caller())
-    return router.core.ledger.origins.stamp(asked, lease(request_id, node_id))
+    request = ticket(request_id, caller=router.caller())
+    return router.core.ledger.origins.stamp(request, lease(request_id, node_id))
 
 
 @asynccontextmanager
@@ -255,7 +255,7 @@ async def running_world(folder: Path) -> AsyncIterator[World]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that was lost is asked again at once."""
+    """A node that was lost is contacted again at once."""
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.0)
     monkeypatch.setattr(watcher_module, "MAX_BACKOFF_S", 0.0)
 

@@ -67,7 +67,7 @@ def test_the_last_token_of_a_prompt_is_computed_whatever_is_stored(world: World)
     assert world.index.coverage("a", CHAIN) == Coverage(3, 300, 300)
 
 
-def test_a_request_that_failed_tells_nothing_of_the_cache(world: World) -> None:
+def test_a_request_that_failed_shows_nothing_of_the_cache(world: World) -> None:
     world.answered(300, 0, failed=True)
     assert world.read("prompt_tokens_total") == 0
     assert world.index.coverage("a", CHAIN) == Coverage(3, 300, 300)

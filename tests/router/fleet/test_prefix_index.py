@@ -28,14 +28,14 @@ def entries(hashes: Iterable[int], *, per_position: int = 100, tier: Tier = MEMO
 
 
 def snapshot(
-    held: Iterable[Entry],
+    cached: Iterable[Entry],
     *,
     model: str = "m",
     epoch: int = 1,
     seq: int = 0,
     part: tuple[int, int] = (0, 1),
 ) -> PrefixSnapshot:
-    return PrefixSnapshot(model, epoch, seq, *part, entries=pack_entries(held))
+    return PrefixSnapshot(model, epoch, seq, *part, entries=pack_entries(cached))
 
 
 def delta(
@@ -65,7 +65,7 @@ def index() -> PrefixIndex:
     return PrefixIndex(Clock())
 
 
-def test_a_node_that_has_told_nothing_covers_nothing(index: PrefixIndex) -> None:
+def test_a_node_that_has_reported_nothing_covers_nothing(index: PrefixIndex) -> None:
     assert index.coverage("a", CHAIN) == NOT_COVERED
     assert index.on_snapshot("a", snapshot(entries((1, 2))))
     assert index.coverage("b", CHAIN) == NOT_COVERED
@@ -79,9 +79,9 @@ def test_the_deepest_position_of_a_chain_counts(index: PrefixIndex) -> None:
     assert index.coverage("a", chain(1, 2)) == Coverage(2, 200, 200)
 
 
-def test_what_must_be_read_from_disk_is_told_apart(index: PrefixIndex) -> None:
-    held = entries((1, 2, 3, 4))
-    index.on_snapshot("a", snapshot(held[:2] + [each._replace(tier=DISK) for each in held[2:]]))
+def test_what_must_be_read_from_disk_is_distinguished(index: PrefixIndex) -> None:
+    cached = entries((1, 2, 3, 4))
+    index.on_snapshot("a", snapshot(cached[:2] + [each._replace(tier=DISK) for each in cached[2:]]))
     assert index.coverage("a", CHAIN) == Coverage(4, 400, 200)
     index.on_snapshot("a", snapshot(entries((1, 2, 3), tier=DISK)))
     assert index.coverage("a", CHAIN) == Coverage(3, 300, 0)
@@ -95,13 +95,13 @@ def test_positions_from_which_nothing_is_usable_lead_to_those_that_help(index: P
     assert index.coverage("a", CHAIN) == Coverage(3, 300, 0)
 
 
-def test_a_snapshot_comes_in_pieces_and_voids_what_was_known(index: PrefixIndex) -> None:
+def test_a_snapshot_arrives_in_pieces_and_voids_what_was_known(index: PrefixIndex) -> None:
     index.on_snapshot("a", snapshot(entries((7, 8))))
-    held = entries((1, 2, 3, 4))
-    assert index.on_snapshot("a", snapshot(held[:2], epoch=1, seq=5, part=(0, 2)))
+    cached = entries((1, 2, 3, 4))
+    assert index.on_snapshot("a", snapshot(cached[:2], epoch=1, seq=5, part=(0, 2)))
     assert index.coverage("a", chain(7, 8)) == NOT_COVERED
     assert index.coverage("a", CHAIN) == Coverage(2, 200, 200)
-    assert index.on_snapshot("a", snapshot(held[2:], epoch=1, seq=5, part=(1, 2)))
+    assert index.on_snapshot("a", snapshot(cached[2:], epoch=1, seq=5, part=(1, 2)))
     assert index.coverage("a", CHAIN) == Coverage(4, 400, 400)
     assert index.on_delta("a", delta(6, removed=(4,)))
     assert index.coverage("a", CHAIN) == Coverage(3, 300, 300)
@@ -123,14 +123,14 @@ def test_a_piece_that_does_not_follow_is_a_gap(index: PrefixIndex, wrong: dict[s
     assert not index.on_delta("a", delta(6))
 
 
-def test_entries_in_any_order_never_cover_more_than_is_held(index: PrefixIndex) -> None:
-    held = entries(range(1, 200))
-    random.Random(3).shuffle(held)
+def test_entries_in_any_order_never_cover_more_than_is_cached(index: PrefixIndex) -> None:
+    cached = entries(range(1, 200))
+    random.Random(3).shuffle(cached)
     whole = chain(*range(1, 200))
     for part in range(4):
-        piece = held[50 * part : 50 * (part + 1)]
+        piece = cached[50 * part : 50 * (part + 1)]
         index.on_snapshot("a", snapshot(piece, part=(part, 4)))
-        known = {each.hash for each in held[: 50 * (part + 1)]}
+        known = {each.hash for each in cached[: 50 * (part + 1)]}
         covered = index.coverage("a", whole)
         assert covered.positions == 0 or covered.positions in known
         assert covered.usable_tokens == 100 * covered.positions
@@ -188,7 +188,7 @@ def test_models_of_a_node_are_kept_apart(index: PrefixIndex) -> None:
     assert index.coverage("a", chain(7, 8)) == Coverage(2, 200, 200)
 
 
-def test_nothing_holds_that_a_lost_node_had_told(index: PrefixIndex) -> None:
+def test_nothing_is_valid_that_a_lost_node_had_reported(index: PrefixIndex) -> None:
     for node_id in ("a", "b"):
         index.on_snapshot(node_id, snapshot(entries((1, 2)), epoch=9))
     index.forget_node("a")
@@ -199,7 +199,7 @@ def test_nothing_holds_that_a_lost_node_had_told(index: PrefixIndex) -> None:
     assert index.coverage("a", CHAIN) == Coverage(1, 100, 100)
 
 
-def test_an_entry_that_delivered_less_promises_no_more_until_told_anew() -> None:
+def test_an_entry_that_delivered_less_promises_no_more_until_reported_anew() -> None:
     clock = Clock()
     index = PrefixIndex(clock)
     index.on_snapshot("a", snapshot([*entries((1, 2, 3)), Entry(50, 777, MEMORY)]))
@@ -212,7 +212,7 @@ def test_an_entry_that_delivered_less_promises_no_more_until_told_anew() -> None
     assert index.coverage("a", CHAIN) == Coverage(3, 300, 120)
 
 
-def test_what_was_told_after_a_request_had_begun_outlives_its_disappointment() -> None:
+def test_what_was_reported_after_a_request_had_begun_outlives_its_disappointment() -> None:
     clock = Clock()
     index = PrefixIndex(clock)
     index.on_snapshot("a", snapshot(entries((1, 2))))
@@ -290,7 +290,9 @@ def test_the_ends_of_stored_responses_are_kept_the_least_recently_used_dropped(
     assert (index.head("resp_1"), index.head("resp_3")) == (Head(4, 40, 400), None)
 
 
-def test_a_node_that_tells_too_much_is_heard_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_reports_too_much_is_ignored_beyond_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(prefix_index, "MOST_ENTRIES", 6)
     monkeypatch.setattr(prefix_index, "MAX_MODELS", 2)
     index = PrefixIndex()

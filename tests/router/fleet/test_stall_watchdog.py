@@ -59,7 +59,7 @@ def test_work_for_anybody_is_progress(more: dict[str, Any]) -> None:
     assert stalled(each, now, 20.0, LIMITS)
 
 
-def test_what_comes_of_its_answer_is_progress() -> None:
+def test_what_arrives_of_its_answer_is_progress() -> None:
     each = attempt(work())
     each.has_data = True
     assert not stalled(each, work(), 50.0, LIMITS)
@@ -90,7 +90,7 @@ def test_a_load_that_goes_on_takes_as_long_as_it_takes() -> None:
     assert stalled(each, ready, 610.0, LIMITS)
 
 
-def test_a_server_that_tells_nothing_has_long_to_begin_and_then_little() -> None:
+def test_a_server_that_reports_nothing_has_long_to_begin_and_then_little() -> None:
     each = attempt(None)
     assert not stalled(each, None, 99.9, LIMITS)
     each.has_data = True
@@ -139,9 +139,9 @@ def test_a_request_has_a_whole_stall_though_its_server_was_silent_before() -> No
         (SILENT, replace(OTHER, prices=Prices(1.0, 1.0))),
         (SILENT, replace(OTHER, status=node_status(model_status("x")))),
     ],
-    ids=["alone", "told", "removed", "lost", "cordoned", "paid", "without"],
+    ids=["alone", "reported", "removed", "lost", "cordoned", "paid", "without"],
 )
-def test_a_server_is_waited_for_where_it_tells_something_or_no_other_takes_the_request(
+def test_a_server_is_waited_for_where_it_reports_progress_or_no_other_takes_the_request(
     views: tuple[NodeView, ...],
 ) -> None:
     assert not is_unresponsive(lease(node_id="n"), views, 1000.0, LIMITS)
@@ -182,7 +182,7 @@ class World:
         return left.value.message
 
 
-async def test_a_stalled_model_is_told_until_it_makes_progress() -> None:
+async def test_a_stalled_model_is_reported_until_it_makes_progress() -> None:
     world = World()
     assert await world.leave() == "The node n is connected and has computed no token for 0.2 s."
     assert world.stalled == {"m"}

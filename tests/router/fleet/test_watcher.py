@@ -121,8 +121,8 @@ async def test_accounts_reach_the_ledger(world: World, start_node: StartNode) ->
 
 
 async def test_the_end_of_a_prefill_reaches_the_ledger(world: World, start_node: StartNode) -> None:
-    asked, last = lease(node_id="id-a"), StatusEvent(node_status(model_status("later")))
-    world.ledger.opened(ticket(), asked, "a", "i1", reported=True)
+    granted, last = lease(node_id="id-a"), StatusEvent(node_status(model_status("later")))
+    world.ledger.opened(ticket(), granted, "a", "i1", reported=True)
     began = Began("r", "router-1/key-1")
     node = await start_node(silent, first_events=(StatusEvent(node_status()), began, last))
     await world.watch(node)
@@ -141,7 +141,7 @@ async def test_the_end_of_a_prefill_reaches_the_ledger(world: World, start_node:
         (b"", "200 OK", "closed its event stream"),
     ],
 )
-async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
+async def test_a_node_that_cannot_be_followed_shows_the_reason_and_is_tried_again(
     world: World, body: bytes, status: str, words: str
 ) -> None:
     node = RawNode(answers(body, status))
@@ -149,9 +149,9 @@ async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
     view = await world.watch(node)
     view = await world.until(lambda view: "not responded yet" not in str(view.error))
     assert not view.reachable and words in str(view.error)
-    node.script, asked = ScriptedNode._serve.__get__(node), len(node.requests)
+    node.script, before = ScriptedNode._serve.__get__(node), len(node.requests)
     await world.until(lambda view: view.reachable)
-    assert len(node.requests) > asked
+    assert len(node.requests) > before
     await node.stop()
 
 
@@ -161,8 +161,8 @@ async def test_an_agent_of_another_protocol_is_not_reachable(
     older = node_status(protocol=PROTOCOL_VERSION - 1)
     node = await start_node(silent, first_events=(StatusEvent(older),))
     await world.watch(node)
-    told = f"protocol {PROTOCOL_VERSION - 1}, this router {PROTOCOL_VERSION}"
-    view = await world.until(lambda view: told in str(view.error))
+    mismatch = f"protocol {PROTOCOL_VERSION - 1}, this router {PROTOCOL_VERSION}"
+    view = await world.until(lambda view: mismatch in str(view.error))
     assert not view.reachable
 
 
@@ -178,7 +178,7 @@ async def test_another_agent_at_the_address_is_not_the_node_that_was_added(
 
 
 @pytest.mark.parametrize("broken", [False, True])
-async def test_a_node_whose_models_cannot_be_shown_is_not_heard(
+async def test_a_node_whose_models_cannot_be_shown_is_ignored(
     world: World, start_node: StartNode, broken: bool
 ) -> None:
     name = "m\x1b[2J"
@@ -275,9 +275,9 @@ async def test_what_a_server_lists_later_waits_until_it_is_accepted(
     (view,) = world.fleet.snapshot
     assert view.model_names() == {"a", "later"}
     assert view.unaccepted == ("local",)
-    asked = len(node.requests)
+    before = len(node.requests)
     async with asyncio.timeout(WAIT_S):
-        while len(node.requests) < asked + 3:
+        while len(node.requests) < before + 3:
             await asyncio.sleep(0.001)
     assert world.fleet.models == {"a", "later"}
     assert [line for line in caplog.messages if "wait" in line] == [
@@ -285,7 +285,7 @@ async def test_what_a_server_lists_later_waits_until_it_is_accepted(
     ]
 
 
-async def test_a_server_whose_list_is_none_is_not_silent_and_one_that_says_nothing_is(
+async def test_a_server_whose_list_is_none_is_not_silent_and_one_that_sends_nothing_is(
     world: World, start_node: StartNode
 ) -> None:
     models: list[bytes | None] = [b'{"data":[{"id":"a"}]}']
@@ -404,7 +404,7 @@ async def test_after_a_missing_change_the_stream_begins_anew_and_the_node_stays(
     assert caplog.messages[1:] == ["node a: a change of its prefixes is missing"]
 
 
-async def test_a_lost_nodes_prefixes_are_forgotten_and_told_again(
+async def test_a_lost_nodes_prefixes_are_forgotten_and_reported_again(
     world: World, start_node: StartNode
 ) -> None:
     node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
@@ -422,9 +422,9 @@ async def test_a_lost_nodes_prefixes_are_forgotten_and_told_again(
 async def test_another_instance_of_the_agent_has_none_of_the_firsts_prefixes(
     world: World, start_node: StartNode
 ) -> None:
-    held = snapshot(entries((1, 2)), epoch=9)
+    cached = snapshot(entries((1, 2)), epoch=9)
     restarted = StatusEvent(node_status(instance_id="i2"))
-    node = await start_node(silent, first_events=(UP, held))
+    node = await start_node(silent, first_events=(UP, cached))
     await world.watch(node)
     await world.until_covered(2)
     await node.tell(restarted)
@@ -491,7 +491,7 @@ async def test_others_get_the_loop_between_two_pieces(world: World, start_node: 
     assert seen >= set(range(1, 21))
 
 
-async def test_after_a_sleep_nothing_is_believed_and_all_is_asked_anew(
+async def test_after_a_sleep_nothing_is_believed_and_all_is_requested_anew(
     world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mlx_fleet.nodes")

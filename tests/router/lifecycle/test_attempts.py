@@ -52,7 +52,7 @@ def test_why_it_failed_is_known_by_node_or_of_any_until_it_is_done_or_the_node_g
     assert not len(attempts)
 
 
-def test_a_node_is_told_again_before_it_forgets() -> None:
+def test_policies_are_pushed_again_before_the_node_forgets_them() -> None:
     clock = FakeClock(100.0)
     pushes = Pushes(clock)
     pushes.on_sent(PUSH)

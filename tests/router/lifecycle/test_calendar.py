@@ -72,7 +72,7 @@ def test_a_model_is_kept_from_its_load_to_its_unload_and_not_without_one() -> No
     assert not keeps(replace(loaded, unload_cron=None))
 
 
-def test_the_next_times_are_told() -> None:
+def test_the_next_times_are_reported() -> None:
     now_s = at("2026-11-27T09:00")
     assert next_times(DAILY, now_s) == {
         "load": at("2026-11-28T08:00"),

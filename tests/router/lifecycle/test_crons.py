@@ -1,4 +1,4 @@
-"""Cron lines mean what cron says, in APScheduler's words."""
+"""Cron lines mean what cron says, in APScheduler's terms."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def at(text: str) -> float:
         ("0 8 1 * *", "2026-11-27T08:00", "2026-12-01T08:00"),
     ],
 )
-def test_a_line_is_due_when_cron_says(line: str, after: str, due: str) -> None:
+def test_a_line_is_due_when_cron_runs_it(line: str, after: str, due: str) -> None:
     assert next_due_s(trigger_of(line, "Europe/Berlin"), at(after)) == at(due)
 
 
 @pytest.mark.parametrize(
-    ("line", "timezone", "said"),
+    ("line", "timezone", "message"),
     [
         ("8 o'clock", "UTC", "five fields"),
         ("61 * * * *", "UTC", "61"),
@@ -44,8 +44,8 @@ def test_a_line_is_due_when_cron_says(line: str, after: str, due: str) -> None:
         ("0 8 * * *", "Mars/Olympus", "no time zone"),
     ],
 )
-def test_what_is_no_line_is_refused_with_a_sentence(line: str, timezone: str, said: str) -> None:
-    with pytest.raises(InvalidCron, match=said):
+def test_what_is_no_line_is_refused_with_a_sentence(line: str, timezone: str, message: str) -> None:
+    with pytest.raises(InvalidCron, match=message):
         trigger_of(line, timezone)
 
 

@@ -47,7 +47,7 @@ DAILY = ScheduleRecord("s", "m", "id-a", "0 8 * * *", "0 20 * * *", "UTC", at("2
 
 @dataclass
 class Playing:
-    """A node agent that loads and unloads as it is told, and says so."""
+    """A node agent that loads and unloads as ordered, and reports it."""
 
     node: ScriptedNode
     fields: dict[str, Any] = field(default_factory=dict)
@@ -124,7 +124,7 @@ async def audited(core: Core) -> list[tuple[str, str]]:
         return [(each.actor, each.verb) for each in reversed(await audit.recent(session, 50))]
 
 
-async def test_a_pin_is_told_and_brought_about_and_outlives_the_router(
+async def test_a_pin_is_pushed_and_brought_about_and_outlives_the_router(
     tmp_path: Path, playing: Playing
 ) -> None:
     wall = FakeClock(at("2026-11-27T07:00"))
@@ -239,7 +239,7 @@ async def test_an_idle_model_is_unloaded_and_one_in_use_is_no_error(
         await until(lambda: len(playing.orders) == 1 and not core.lifecycle.actions._tasks)
         assert await audited(core) == []
         await core.lifecycle.sweep()
-        assert len(playing.orders) == 1, "it is asked again only after a while"
+        assert len(playing.orders) == 1, "it is ordered again only after a while"
     playing.refuses = False
     async with running(tmp_path, playing, wall) as core:
         await core.lifecycle.sweep()
@@ -270,7 +270,7 @@ async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
         assert core.lifecycle.policies.records != ()
 
 
-async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
+async def test_a_node_that_leaves_is_sent_empty_policies(
     tmp_path: Path, playing: Playing, caplog: pytest.LogCaptureFixture
 ) -> None:
     wall = FakeClock(at("2026-11-27T07:59"))
@@ -279,13 +279,13 @@ async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
         await until(lambda: playing.node.policies[-1]["models"] != {})
         await core.lifecycle.actions.withdraw_policies("id-a")
         assert playing.node.policies[-1] == {"router_id": core.router_id, "models": {}}
-        told = len(playing.node.policies)
+        pushes = len(playing.node.policies)
         core.lifecycle.reconcile()
         await until(lambda: not core.lifecycle.actions._tasks)
-        assert len(playing.node.policies) == told, "a pin of every node is not told it again"
+        assert len(playing.node.policies) == pushes, "a pin of every node is not pushed to it again"
         core.fleet.lost("id-a", "gone")
         await core.lifecycle.actions.withdraw_policies("id-a")
-        assert len(playing.node.policies) == told
+        assert len(playing.node.policies) == pushes
         core.lifecycle.forget_node("id-a")
 
 
@@ -300,7 +300,7 @@ async def test_a_node_that_does_not_answer_leaves_all_the_same(
         core.lifecycle.forget_node("id-a")
 
 
-async def test_why_what_is_pending_failed_is_told_until_it_is_done_or_its_node_is_gone(
+async def test_why_what_is_pending_failed_is_reported_until_it_is_done_or_its_node_is_gone(
     tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("router.lifecycle.action_runner.LOAD_RETRY_S", 0.0)
@@ -359,7 +359,7 @@ class Giving:
 
     name: str
     gives: bool = True
-    asked: int = 0
+    requested: int = 0
 
     @property
     def status(self) -> StatusEvent:
@@ -368,7 +368,7 @@ class Giving:
 
     async def script(self, request: Request) -> None:
         assert request.target == PATH_SHARE
-        self.asked += 1
+        self.requested += 1
         if self.gives:
             share = Share(f"ticket-{self.name}", 900.0, "hub:org/m@c", ())
             await request.answer(msgspec.json.encode(share))
@@ -407,4 +407,4 @@ async def test_a_copy_that_was_cut_short_goes_on_with_a_new_ticket_from_another_
         await again(2)
         assert ("resume", "model.pull") in await audited(core)
     assert sorted(tickets) == ["ticket-c", "ticket-d"]
-    assert givers[0].asked
+    assert givers[0].requested

@@ -1,4 +1,4 @@
-"""From wishes and what nodes told to what is to be done."""
+"""From wishes and what nodes reported to what is to be done."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def on_disk(**fields: Any) -> ModelStatus:
     return model_status("m", state=ModelState.ON_DISK, **fields)
 
 
-def told(view: NodeView, *wishes: Requirement) -> dict[str, PushPolicies]:
+def pushed(view: NodeView, *wishes: Requirement) -> dict[str, PushPolicies]:
     assert view.status is not None
     push = PushPolicies(view.node_id, view.status.instance_id, policies_for(view, wishes))
     return {view.node_id: msgspec.structs.replace(push, rests=view.state == "maintenance")}
 
 
-def test_a_node_is_told_once_for_each_start_of_its_agent_even_nothing() -> None:
+def test_policies_are_pushed_once_for_each_start_of_an_agent_even_none() -> None:
     node = view(on_disk())
-    assert plan([node], [], {}) == list(told(node).values())
-    assert plan([node], [], told(node)) == []
+    assert plan([node], [], {}) == list(pushed(node).values())
+    assert plan([node], [], pushed(node)) == []
     assert node.status is not None
     anew = view(status=msgspec.structs.replace(node.status, instance_id="other"))
-    assert [type(action) for action in plan([anew], [], told(node))] == [PushPolicies]
+    assert [type(action) for action in plan([anew], [], pushed(node))] == [PushPolicies]
 
 
-def test_what_is_said_of_one_node_goes_before_what_is_said_of_all() -> None:
+def test_a_policy_for_one_node_takes_precedence_over_one_for_all() -> None:
     everywhere, here = (
         Requirement("m", "", keep_alive_s=60.0),
         Requirement("m", "n", keep_alive_s=0.0),
@@ -65,10 +65,10 @@ def test_what_is_said_of_one_node_goes_before_what_is_said_of_all() -> None:
 
 def test_a_pinned_model_is_loaded_where_it_is_whole_and_the_node_is_active() -> None:
     node = view(on_disk())
-    assert plan([node], [PIN], told(node, PIN)) == [LoadModel("n", "m")]
+    assert plan([node], [PIN], pushed(node, PIN)) == [LoadModel("n", "m")]
     for state in ("cordoned", "maintenance"):
         resting = view(on_disk(), state=state)
-        assert plan([resting], [PIN], told(resting, PIN)) == []
+        assert plan([resting], [PIN], pushed(resting, PIN)) == []
 
 
 def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules() -> None:
@@ -77,12 +77,12 @@ def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules
     assert node.status is not None
     rests = msgspec.structs.replace(node.status, rests=True)
     resting = msgspec.structs.replace(node, status=rests)
-    assert plan([resting], [PIN], told(resting, PIN)) == []
+    assert plan([resting], [PIN], pushed(resting, PIN)) == []
     assert steps(Step(True, "m", "n"), [resting], []) == []
     assert best_place([resting], "m") == ""
     ready = msgspec.structs.replace(rests, models=(model_status("m"),))
     leaving = msgspec.structs.replace(node, status=ready)
-    assert plan([leaving], [PIN], told(leaving, PIN)) == []
+    assert plan([leaving], [PIN], pushed(leaving, PIN)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules
         (ModelState.DRAINING, 0.0, False),
     ],
 )
-def test_a_load_is_not_asked_for_while_it_cannot_be(
+def test_a_load_is_not_ordered_while_it_cannot_be(
     state: ModelState, retry_after_s: float, loads: bool
 ) -> None:
     node = view(model_status("m", state=state, retry_after_s=retry_after_s, pinned=True))
-    assert (LoadModel("n", "m") in plan([node], [PIN], told(node, PIN))) is loads
+    assert (LoadModel("n", "m") in plan([node], [PIN], pushed(node, PIN))) is loads
 
 
 def test_a_node_that_cannot_be_reached_or_is_no_agent_is_left_alone() -> None:
@@ -119,17 +119,17 @@ def test_a_node_that_cannot_be_reached_or_is_no_agent_is_left_alone() -> None:
         (ModelPolicy(False, 60.0), {"keep_alive_s": 30.0, "pinned": True}, False),
     ],
 )
-def test_a_node_that_keeps_a_model_for_less_long_is_told_again(
+def test_policies_are_pushed_again_to_a_node_that_keeps_a_model_for_less_long(
     policy: ModelPolicy, kept: dict[str, Any], short: bool
 ) -> None:
     assert falls_short(model_status("m", **kept), {"m": policy}) is short
 
 
-def test_under_maintenance_every_model_leaves_that_no_request_holds() -> None:
-    held, free = model_status("a", leases=1), model_status("b", generation=7, pinned=True)
-    node = view(held, free, state="maintenance")
+def test_under_maintenance_every_model_leaves_that_no_request_uses() -> None:
+    leased, free = model_status("a", leases=1), model_status("b", generation=7, pinned=True)
+    node = view(leased, free, state="maintenance")
     wishes = [Requirement("b", "n", pinned=True)]
-    assert plan([node], wishes, told(node, *wishes)) == [UnloadModel("n", "b", 7, 0.0)]
+    assert plan([node], wishes, pushed(node, *wishes)) == [UnloadModel("n", "b", 7, 0.0)]
     assert policies_for(node, wishes) == {}
 
 

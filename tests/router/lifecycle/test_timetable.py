@@ -1,4 +1,4 @@
-"""What of schedules the registry is told, and when it is told again."""
+"""What of schedules is written to the registry, and when it is written again."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def decisions() -> Decisions:
     return Decisions()
 
 
-def test_what_came_of_a_decision_is_kept_with_it(decisions: Decisions) -> None:
+def test_the_outcome_of_a_decision_is_kept_with_it(decisions: Decisions) -> None:
     decisions.granted(ticket(), decision(waited_s=2.0))
     decisions.first_content("r", 3.4)
     decisions.ended("r", "served")
@@ -71,7 +71,9 @@ def test_a_rejection_stands_beside_the_attempts_before_it(decisions: Decisions) 
     assert found is not None and len(found.attempts) == 1 and found.reject is reject
 
 
-def test_a_request_that_goes_on_to_another_model_keeps_the_road(decisions: Decisions) -> None:
+def test_a_request_that_falls_back_to_another_model_keeps_the_earlier_attempts(
+    decisions: Decisions,
+) -> None:
     first, second = ticket(model="m"), ticket(model="other")
     decisions.chosen(first, "m is the first that can serve it.")
     decisions.granted(first, decision())
@@ -87,7 +89,7 @@ def test_a_request_that_goes_on_to_another_model_keeps_the_road(decisions: Decis
     assert decisions.short("r").startswith(b"after=m (node_failed); node=studio; ")
 
 
-def test_where_there_was_no_choice_nothing_is_said_of_it(decisions: Decisions) -> None:
+def test_where_there_was_no_choice_nothing_is_recorded_of_it(decisions: Decisions) -> None:
     decisions.chosen(ticket(), "")
     assert len(decisions) == 0
 
@@ -126,8 +128,8 @@ def test_the_short_form_leaves_out_terms_that_are_nothing(decisions: Decisions) 
 
 def test_the_short_form_marks_what_is_a_guess_at_a_server_s_cache() -> None:
     guess = NodeTerms("a", "ollama", cached_tokens=58, prompt_tokens=61, is_estimated=True)
-    told = short(Decision("r", "m", 0.0, "a", (guess,)))
-    assert told == b"node=ollama; prefill=0.0s; cached=58/61 estimated; total=0.0s"
+    summary = short(Decision("r", "m", 0.0, "a", (guess,)))
+    assert summary == b"node=ollama; prefill=0.0s; cached=58/61 estimated; total=0.0s"
 
 
 def test_the_short_form_is_ascii_whatever_a_node_is_called() -> None:

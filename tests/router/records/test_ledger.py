@@ -252,7 +252,7 @@ def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -
     assert unfinished(ledger) == []
 
 
-def test_an_answer_that_was_left_tells_what_was_cached_once_it_had_begun() -> None:
+def test_an_abandoned_answer_reports_what_was_cached_once_it_had_begun() -> None:
     reports = Reports()
     ledger = ledger_with("r", "s", reports=reports)
     for name in ("r", "s"):
@@ -370,7 +370,7 @@ def test_a_request_without_content_has_no_speed() -> None:
     assert line == "completions m on mini: 20 + 0 tokens, cancelled"
 
 
-def test_requests_are_logged_only_where_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mlx_fleet.requests")
     ledger_with("r").on_finished("n", "i1", FINISHED)
     assert caplog.messages == []

@@ -60,7 +60,7 @@ def test_what_paid_servers_cost_is_summed() -> None:
     assert figures(metrics)['mlx_fleet_paid_cost_total{model="m",node="studio"}'] == 0.75
 
 
-def test_gauges_are_read_when_they_are_asked_for() -> None:
+def test_gauges_are_read_when_they_are_scraped() -> None:
     metrics, queued = made(), {"a": 1}
     metrics.add_node_gauge("open_leases", "Requests on a node.", lambda: queued)
     metrics.add_gauge("waiting", "In the queue.", ("model", "class"), lambda: [(("m", "x"), 7)])

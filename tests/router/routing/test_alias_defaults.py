@@ -24,7 +24,7 @@ def added(body: dict[str, Any], defaults: dict[str, Any], path: str = CHAT) -> d
     return {name: value for name, value in made.items() if body.get(name, ...) != value}
 
 
-def test_what_the_caller_says_wins() -> None:
+def test_what_the_caller_sends_wins() -> None:
     defaults = {"temperature": 0.2, "top_p": 0.9}
     assert added({"temperature": 1}, defaults) == {"top_p": 0.9}
     assert added({"temperature": None}, defaults) == defaults
@@ -64,7 +64,7 @@ def test_a_value_that_is_no_object_is_left_for_the_node_to_refuse() -> None:
         (COMPLETIONS, {}),
     ],
 )
-def test_an_effort_is_said_in_the_words_of_the_path(path: str, expected: dict[str, Any]) -> None:
+def test_an_effort_is_spelled_as_the_path_does(path: str, expected: dict[str, Any]) -> None:
     assert added({}, {"reasoning_effort": "minimal"}, path) == expected
 
 
@@ -76,13 +76,13 @@ def test_no_effort_at_all_is_a_switch_where_the_dialect_has_no_word_for_it() -> 
     assert added({"enable_thinking": True}, off) == {}
 
 
-def test_an_effort_is_added_to_what_else_the_caller_says_of_reasoning() -> None:
+def test_an_effort_is_added_to_what_else_the_caller_sends_of_reasoning() -> None:
     own = {"reasoning": {"summary": "auto"}}
     expected = {"reasoning": {"summary": "auto", "effort": "low"}}
     assert added(own, {"reasoning_effort": "low"}, RESPONSES) == expected
-    said = {"reasoning": {"effort": "high"}}
-    assert added(said, {"reasoning_effort": "low"}, RESPONSES) == {}
-    assert added(said, {"reasoning_effort": "low"}) == {}
+    sent = {"reasoning": {"effort": "high"}}
+    assert added(sent, {"reasoning_effort": "low"}, RESPONSES) == {}
+    assert added(sent, {"reasoning_effort": "low"}) == {}
 
 
 @pytest.mark.parametrize(

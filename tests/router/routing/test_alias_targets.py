@@ -78,11 +78,13 @@ def test_a_target_whose_context_is_surely_too_small_on_every_node_is_passed_over
     assert chosen(route(A, B), TargetQuery(at_most + 10), fleet) == ["b"]
     larger = view("m", on_disk("a", context_tokens=65536))
     assert chosen(route(A, B), TargetQuery(at_most + 10), fleet, larger) == ["a", "b"]
-    untold = view("m", on_disk("a"))
-    assert chosen(route(A, B), TargetQuery(at_most + 10), fleet, untold) == ["a", "b"]
+    unreported = view("m", on_disk("a"))
+    assert chosen(route(A, B), TargetQuery(at_most + 10), fleet, unreported) == ["a", "b"]
 
 
-def test_a_prompt_is_too_long_for_a_target_only_where_every_node_tells_that_it_is() -> None:
+def test_a_prompt_is_too_long_for_a_target_only_where_every_node_reports_a_shorter_context() -> (
+    None
+):
     small, large = on_disk("a", context_tokens=10), on_disk("a", context_tokens=20)
     fleet = view("n", small), view("m", large, reachable=False)
 
@@ -91,8 +93,8 @@ def test_a_prompt_is_too_long_for_a_target_only_where_every_node_tells_that_it_i
 
     assert found(20 * LONGEST_TOKEN_BYTES - 1, *fleet) is None
     assert found(20 * LONGEST_TOKEN_BYTES, *fleet) == Overflow(20 * LONGEST_TOKEN_BYTES // 4, 20)
-    for untold in (view("o", on_disk("a")), view("o", status=None, remembered=frozenset("a"))):
-        assert found(1 << 30, *fleet, untold) is None
+    for unreported in (view("o", on_disk("a")), view("o", status=None, remembered=frozenset("a"))):
+        assert found(1 << 30, *fleet, unreported) is None
     assert found(1 << 30, *fleet, view("o", on_disk("b"))) is not None
     assert found(1 << 30, view("o", on_disk("b"))) is None
 
@@ -110,7 +112,7 @@ def test_a_target_whose_loads_have_failed_everywhere_is_passed_over_until_they_m
     assert chosen(route(A, B), SMALL, fleet, view("m", on_disk("a"))) == ["a", "b"]
 
 
-def test_where_none_fits_the_first_that_exists_tells_why() -> None:
+def test_where_none_fits_the_first_that_exists_gives_the_reason() -> None:
     away = view("x", on_disk("b"), on_disk("c"), reachable=False)
     gone = Target("a", is_known=False)
     found = order(route(gone, B, C), SMALL, Moment(NOW_S, (away,)))

@@ -47,7 +47,7 @@ DEFAULTS: dict[str, tuple[Any, ...]] = {
     "max_thinking_tokens": (0, 500),
     "chat_template_kwargs": ({"enable_thinking": False}, {"style": "short"}),
 }
-SAID: dict[str, tuple[Any, ...]] = {
+SENT: dict[str, tuple[Any, ...]] = {
     "temperature": (0.3, None),
     "max_completion_tokens": (5,),
     "reasoning_effort": (*EFFORTS, None),
@@ -81,16 +81,16 @@ def is_taken(read: Callable[[bytes], object], body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@given(defaults=some_of(DEFAULTS), said=some_of(SAID))
+@given(defaults=some_of(DEFAULTS), sent=some_of(SENT))
 def test_what_a_node_takes_it_takes_with_defaults_too(
-    path: str, defaults: dict[str, Any], said: dict[str, Any]
+    path: str, defaults: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     read, body = PATHS[path]
     try:
         allowed = Defaults(**defaults).given()
     except ValidationError:
         return
-    whole = json.dumps({"model": "m", **body, **said}).encode()
+    whole = json.dumps({"model": "m", **body, **sent}).encode()
     if is_taken(read, whole):
         made = with_model(with_defaults(read_fields(whole), allowed, path), "m")
         read(made)

@@ -50,7 +50,7 @@ def test_an_alias_of_a_model_that_nobody_has_is_unknown() -> None:
         names.resolve("fast")
 
 
-def test_a_model_that_is_broken_on_every_node_says_so() -> None:
+def test_a_model_that_is_broken_on_every_node_is_reported_as_such() -> None:
     fleet = Fleet()
     for name in ("a", "b"):
         fleet.add(node_record(f"http://{name}", name))
@@ -58,9 +58,9 @@ def test_a_model_that_is_broken_on_every_node_says_so() -> None:
         broken = (BrokenModel("m", "It lacks a file."),)
         fleet.on_status(f"id-{name}", msgspec.structs.replace(status, broken=broken))
     names = Names(fleet, [alias("fast", "m")])
-    for asked in ("m", "fast"):
+    for requested in ("m", "fast"):
         with pytest.raises(ModelBroken) as refused:
-            names.resolve(asked)
+            names.resolve(requested)
         assert refused.value.message == (
             "'m' cannot be served on a: It lacks a file. on b: It lacks a file."
         )

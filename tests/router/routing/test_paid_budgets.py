@@ -124,10 +124,10 @@ def test_nothing_is_let_in_that_might_cost_more_than_is_left() -> None:
     assert "2027-01-01" in raised.value.message
 
 
-def test_what_requests_in_flight_may_cost_is_held() -> None:
+def test_what_requests_in_flight_may_cost_is_reserved() -> None:
     world = World()
-    held = (paid(0.5, "1"), paid(0.4, "2"))
-    for each in held:
+    reserved = (paid(0.5, "1"), paid(0.4, "2"))
+    for each in reserved:
         world.budgets.reserve(each)
     world.budgets.check(caller(), 0.1)
     with pytest.raises(PaidBudgetUsed):
@@ -135,13 +135,13 @@ def test_what_requests_in_flight_may_cost_is_held() -> None:
     other = msgspec.structs.replace(caller(), key_id="key-2")
     world.budgets.check(other, 1.0)
     # The first one goes on to a model that is free.
-    world.budgets.reserve(msgspec.structs.replace(held[0], cost_bound=None))
+    world.budgets.reserve(msgspec.structs.replace(reserved[0], cost_bound=None))
     world.budgets.check(caller(), 0.6)
-    world.budgets.release(held[1])
+    world.budgets.release(reserved[1])
     world.budgets.check(caller(), 1.0)
 
 
-def test_an_answer_costs_what_its_server_says() -> None:
+def test_an_answer_costs_what_its_server_reports() -> None:
     world = World()
     tokens = Tokens(prompt=100_000, cached=50_000, completion=10_000)
     assert world.charge(paid(), OUTCOME_SERVED, tokens=tokens) == pytest.approx(0.25)

@@ -32,12 +32,12 @@ def read(priority: Priority = Priority.DEFAULT, /, **headers: str) -> RoutingHea
 def hinted(
     body: dict[str, Any],
     path: str = CHAT,
-    asked: RoutingHeaders | None = None,
+    routing: RoutingHeaders | None = None,
     owner: str = "o",
     model: str = "m",
 ) -> Hints:
     fields = read_fields(json.dumps({"model": "its alias", **body}).encode())
-    return hints(asked or RoutingHeaders(), fields, path, caller(owner), model)
+    return hints(routing or RoutingHeaders(), fields, path, caller(owner), model)
 
 
 def scoped(session: str, parent: str = "") -> Hints:
@@ -74,14 +74,14 @@ def scoped(session: str, parent: str = "") -> Hints:
         ({"session-id": "S", "thread-id": "T", "x-codex-parent-thread-id": "U"}, "T", "U"),
     ],
 )
-def test_headers_name_a_session_and_where_it_came_from(
+def test_headers_name_a_session_and_its_parent(
     headers: dict[str, str], session: str, parent: str
 ) -> None:
-    asked = read(**headers)
-    assert (asked.session, asked.parent) == (session, parent)
+    headers_read = read(**headers)
+    assert (headers_read.session, headers_read.parent) == (session, parent)
 
 
-def test_what_no_header_says_is_the_key_s_own_class_and_no_deadline() -> None:
+def test_without_headers_it_is_the_key_s_own_class_and_no_deadline() -> None:
     assert read() == RoutingHeaders()
     assert read(Priority.BATCH) == RoutingHeaders(priority=Priority.BATCH)
     assert read(Priority.BATCH, x_session_id="S") == RoutingHeaders("S", priority=Priority.BATCH)
@@ -122,7 +122,7 @@ def test_what_is_no_deadline_is_refused_by_its_header(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "wanted"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("", False)]
 )
-def test_who_wants_to_see_the_decision_says_so(value: str, wanted: bool) -> None:
+def test_the_decision_is_shown_to_those_who_request_it(value: str, wanted: bool) -> None:
     assert read(x_fleet_decision=value).shows_decision is wanted
 
 
@@ -179,9 +179,11 @@ def test_a_text_that_cannot_be_read_names_nothing() -> None:
 
 
 def test_a_header_goes_before_the_body() -> None:
-    assert hinted({"prompt_cache_key": "B", "user": "U"}, asked=RoutingHeaders("S")) == scoped("S")
-    assert hinted({"prompt_cache_key": "B"}, asked=RoutingHeaders(parent="P")) == scoped("B", "P")
-    assert hinted({"user": "U"}, asked=RoutingHeaders(parent="P")) == scoped("", "P")
+    assert hinted({"prompt_cache_key": "B", "user": "U"}, routing=RoutingHeaders("S")) == scoped(
+        "S"
+    )
+    assert hinted({"prompt_cache_key": "B"}, routing=RoutingHeaders(parent="P")) == scoped("B", "P")
+    assert hinted({"user": "U"}, routing=RoutingHeaders(parent="P")) == scoped("", "P")
 
 
 # --- names ---
@@ -200,4 +202,4 @@ def test_a_long_name_is_known_by_its_hash() -> None:
     named = hinted({"prompt_cache_key": long}).session
     assert len(named) <= len("o/'m'/") + MAX_ID_CHARS
     assert named != hinted({"prompt_cache_key": long + "x"}).session
-    assert hinted({}, asked=RoutingHeaders(long)).session == named
+    assert hinted({}, routing=RoutingHeaders(long)).session == named

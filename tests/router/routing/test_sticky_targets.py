@@ -16,20 +16,20 @@ A, B = Target("a"), Target("b", "n")
 SCOPE = "ann/'auto'/"
 
 
-def chain(*said: str) -> Chain:
+def chain(*texts: str) -> Chain:
     roles = ("user", "assistant")
-    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+    messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
     body = json.dumps({"model": "auto", "messages": messages}).encode()
     made = Chainer().chain(read_fields(body), CHAT, "a")
     assert made is not None
     return made
 
 
-def turn(*said: str, scope: str = SCOPE, **named: str) -> Turn:
-    return Turn(scope, chain=chain(*said) if said else None, **named)
+def turn(*texts: str, scope: str = SCOPE, **named: str) -> Turn:
+    return Turn(scope, chain=chain(*texts) if texts else None, **named)
 
 
-def test_a_session_that_its_client_names_is_known_by_that_whatever_is_said() -> None:
+def test_a_session_that_its_client_names_is_known_by_that_whatever_its_messages() -> None:
     table = LastTargets()
     table.served(turn("hello", session="s"), B, 1.0)
     assert table.find(turn("something else", session="s"), 2.0) == B.key == "b@n"
@@ -65,7 +65,7 @@ def test_what_goes_on_from_a_stored_response_is_of_its_session() -> None:
     assert table.find(turn("more", follows="r9"), 2.0) == ""
 
 
-def test_what_is_said_far_back_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_far_back_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sticky_targets, "MOST_ITEMS", 3)
     table = LastTargets()
     table.served(turn("hello"), B, 1.0)

@@ -92,7 +92,7 @@ def test_an_unloaded_model_s_memory_is_gone_and_its_disk_stays() -> None:
     assert cache.memory_used == 0
 
 
-def test_every_held_segment_has_what_stands_before_it() -> None:
+def test_every_cached_segment_has_what_stands_before_it() -> None:
     chance = random.Random(4)
     cache = Cache(900, snapshot_only=False)
     paths = [
@@ -107,6 +107,6 @@ def test_every_held_segment_has_what_stands_before_it() -> None:
             cache.reach(each, tuple(100 * (place + 1) for place in range(len(each)))).positions
             for each in paths
         ]
-        held = 1 + sum(max(0, positions - 1) for positions in reached)
-        assert cache.memory_used == 100 * held <= 900
+        cached = 1 + sum(max(0, positions - 1) for positions in reached)
+        assert cache.memory_used == 100 * cached <= 900
         assert cache.leaves == max(1, sum(positions > 1 for positions in reached))

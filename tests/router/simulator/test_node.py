@@ -70,7 +70,7 @@ def test_what_a_finished_request_left_is_not_computed_again() -> None:
     assert two.first_s - two.began_s == pytest.approx(1.0)
 
 
-def test_a_prompt_that_is_held_whole_still_computes_its_last_token() -> None:
+def test_a_prompt_that_is_cached_whole_still_computes_its_last_token() -> None:
     jobs = [job(1, (1, 2)), job(2, (1, 2), 100.0)]
     run(node(), jobs)
     assert jobs[1].cached_tokens == 199
@@ -145,7 +145,7 @@ def test_a_node_goes_on_with_what_is_loaded_while_it_loads_another_model() -> No
     assert only.busy_s == pytest.approx(5.0 + 4.0)
 
 
-def test_a_node_says_what_happened_and_counts_what_is_in_flight() -> None:
+def test_a_node_reports_what_happened_and_counts_what_is_in_flight() -> None:
     one, only = job(1, (1,), output=10), node()
     only.submit(one, 0.0)
     assert only.in_flight == 1

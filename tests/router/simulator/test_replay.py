@@ -139,14 +139,14 @@ class _Refusing:
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self.refused: set[int] = set()
-        self.held: list[Job] = []
+        self.waiting: list[Job] = []
         self.due_s: float | None = None
 
     def on_arrival(self, job: Job, now_s: float) -> list[Move]:
         if job.call.number not in self.refused:
             self.refused.add(job.call.number)
             return [Retry(job, 5.0)]
-        self.held.append(job)
+        self.waiting.append(job)
         self.due_s = now_s + 2.0
         return []
 
@@ -157,14 +157,14 @@ class _Refusing:
     def on_time(self, now_s: float) -> list[Move]:
         assert now_s == self.due_s
         self.due_s = None
-        held, self.held = self.held, []
-        return [Dispatch(job, 0) for job in held]
+        waiting, self.waiting = self.waiting, []
+        return [Dispatch(job, 0) for job in waiting]
 
     def wake_s(self) -> float | None:
         return self.due_s
 
 
-def test_a_refused_call_comes_again_and_a_policy_is_woken_when_it_asks() -> None:
+def test_a_refused_call_is_repeated_and_a_policy_is_woken_when_it_requests_that() -> None:
     made = workload(read_trace([line(0, 100, 0, [1])], 100))
     (job,) = play(made, equal_fleet(1), _Refusing).jobs
     assert (job.arrived_s, job.sent_s) == (0.0, 7.0)

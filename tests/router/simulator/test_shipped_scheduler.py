@@ -1,4 +1,4 @@
-"""What the simulator tells the scheduler of its nodes."""
+"""What the simulator reports to the scheduler of its nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from router.simulator.shipped_scheduler import STORED_BYTES_PER_TOKEN, ShippedSc
 from tests.router.simulator.building import job
 
 
-def test_a_node_tells_of_the_models_on_its_disk_and_what_their_caches_hold() -> None:
+def test_a_node_reports_the_models_on_its_disk_and_what_is_in_their_caches() -> None:
     spec = NodeSpec(cache_slots=3, disk_models=1, model_bytes=10**9, resident_models=2)
     node = Node(1, spec, ("a", "b"))
     ours = ShippedScheduler([node], random.Random(1))

@@ -1,4 +1,4 @@
-"""Reading traces, and what is said of lines that cannot be read."""
+"""Reading traces, and the errors for lines that cannot be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_size_that_is_no_power_of_two_is_inferred_where_none_fits() -> None:
     assert read_trace([line(0, 300, 5, [1, 2, 3]), line(1, 201, 5, [1, 2, 4])]).block_tokens == 100
 
 
-def test_requests_come_in_the_order_of_their_time_and_sessions_together() -> None:
+def test_requests_are_in_the_order_of_their_time_and_sessions_together() -> None:
     lines = [
         line(5, 10, 1, [1], 7),
         line(1, 10, 1, [2], 8),
@@ -43,7 +43,7 @@ def test_requests_come_in_the_order_of_their_time_and_sessions_together() -> Non
     assert trace.has_sessions
 
 
-def test_bytes_that_are_no_text_are_told_by_their_line() -> None:
+def test_bytes_that_are_no_text_are_reported_by_their_line() -> None:
     bad = b'{"model":"\xff"}'
     with pytest.raises(TraceError, match="Line 2 is not JSON"):
         read_trace([line(0, 10, 1, [1]).encode(), bad], 64)

@@ -73,7 +73,7 @@ def test_models_share_nothing() -> None:
     assert made.scripts[0].calls[0].path != made.scripts[1].calls[0].path
 
 
-def test_the_pause_after_an_answer_comes_from_the_trace() -> None:
+def test_the_pause_after_an_answer_is_taken_from_the_trace() -> None:
     times = (0, 1000, 9000, 100_000)
     lines = [line(at, 100 * (turn + 1), 0, range(turn + 1), 1) for turn, at in enumerate(times)]
     (script,) = workload(read_trace(lines, 100)).scripts
@@ -90,7 +90,7 @@ def test_sessions_start_one_every_gap_in_an_order_of_the_seed() -> None:
     assert [script.calls[0].session for script in other.scripts] != sessions
 
 
-def test_requests_without_sessions_come_at_their_times_and_clones_later() -> None:
+def test_requests_without_sessions_arrive_at_their_times_and_clones_later() -> None:
     trace = read_trace([line(5000, 100, 0, [1]), line(7500, 100, 0, [2])], 100)
     assert [script.start_s for script in workload(trace).scripts] == [0.0, 2.5]
     cloned = workload(trace, clones=2, gap_s=4).scripts

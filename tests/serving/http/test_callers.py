@@ -108,7 +108,7 @@ def test_the_limits_leave_files_for_what_is_no_caller(
     assert Limits.within(open_files, files_each) == limits
 
 
-async def test_a_caller_that_is_one_too_many_is_told_so() -> None:
+async def test_a_caller_that_is_one_too_many_is_rejected_as_such() -> None:
     async with serving(echo, limits=Limits(connections=1)) as server:
         first = await server.call()
         first.send(GET)

@@ -56,8 +56,8 @@ class Server:
 
 
 def spell(refusal: Refusal, path: str) -> bytes:
-    told = {"code": refusal.code, "message": refusal.message, "path": path}
-    return json.dumps(told).encode()
+    fields = {"code": refusal.code, "message": refusal.message, "path": path}
+    return json.dumps(fields).encode()
 
 
 @asynccontextmanager
@@ -86,17 +86,17 @@ async def serving(
 
 
 async def echo(scope: Message, receive: Receive, send: Send) -> None:
-    """Answers what it was asked, by its path, its query and its body."""
+    """Answers with the request's path, its query and its body."""
     body = b""
     more = True
     while more:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    told = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
-    length = (b"content-length", b"%d" % len(told))
+    fields = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
+    length = (b"content-length", b"%d" % len(fields))
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
-    await send({"type": "http.response.body", "body": told})
+    await send({"type": "http.response.body", "body": fields})
 
 
 async def in_pieces(scope: Message, receive: Receive, send: Send) -> None:
@@ -136,7 +136,7 @@ async def test_a_body_in_chunks_and_in_many_reads_arrives_whole() -> None:
         assert await caller.until(body)
 
 
-async def test_an_answer_without_a_length_comes_in_chunks() -> None:
+async def test_an_answer_without_a_length_is_sent_in_chunks() -> None:
     async with serving(in_pieces) as server:
         caller = await server.call()
         for _ in range(2):
@@ -173,7 +173,7 @@ async def test_a_connection_that_asks_for_close_is_closed() -> None:
         assert b"connection: close\r\n" in await caller.rest()
 
 
-async def test_a_client_that_waits_for_continue_is_told_to() -> None:
+async def test_a_client_that_waits_for_continue_is_sent_it() -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(
@@ -200,7 +200,7 @@ async def test_a_wish_for_another_protocol_is_passed_over() -> None:
         assert (await caller.rest()).endswith(b"/y? ")
 
 
-async def test_a_caller_that_goes_is_told_of_at_once() -> None:
+async def test_a_caller_that_goes_is_reported_at_once() -> None:
     began, gone = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
@@ -308,7 +308,7 @@ async def test_an_app_that_fails_never_ends_its_answer_well(
 CHUNKED = b"POST /x HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-async def test_what_comes_behind_a_body_is_no_header() -> None:
+async def test_what_follows_a_body_is_no_header() -> None:
     names: list[bytes] = []
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
@@ -335,7 +335,7 @@ async def test_an_answer_before_the_body_that_a_caller_holds_back_ends_the_conne
         assert b"connection: close" in await caller.rest()
 
 
-async def test_an_old_client_is_not_told_to_continue() -> None:
+async def test_an_old_client_is_not_sent_continue() -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(b"POST /x HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\na")

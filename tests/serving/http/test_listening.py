@@ -37,7 +37,7 @@ def reaches(host: str, port: int) -> bool:
 
 @pytest.fixture
 def localhost_is_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS tells it: IPv6 first."""
+    """As macOS returns it: IPv6 first."""
     found = socket.getaddrinfo
 
     def getaddrinfo(host: str, port: int, *given: Any, **named: Any) -> list[Any]:
@@ -190,7 +190,7 @@ def test_a_port_that_is_not_allowed_is_one_sentence(monkeypatch: pytest.MonkeyPa
         ("mac.local", False),
     ],
 )
-def test_all_addresses_are_told_from_one(host: str, *, found: bool) -> None:
+def test_all_addresses_are_distinguished_from_one(host: str, *, found: bool) -> None:
     assert is_unspecified(host) is found
 
 

@@ -1,4 +1,4 @@
-"""A server that is told to end, and is not asked whether it is."""
+"""A server that is stopped by an event, and does not poll for it."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ def sleepy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("sleepy")
-async def test_ends_at_once_when_another_thread_says_so() -> None:
+async def test_ends_at_once_when_another_thread_stops_it() -> None:
     stop = Stop()
     async with (
         serving(stop) as (url, task),
@@ -59,7 +59,7 @@ async def test_ends_at_once_when_another_thread_says_so() -> None:
 
 
 @pytest.mark.usefixtures("sleepy")
-async def test_ends_where_it_was_told_to_before_it_began() -> None:
+async def test_ends_where_it_was_stopped_before_it_began() -> None:
     stop = Stop()
     stop.set()
     async with serving(stop) as (_, task):
@@ -127,5 +127,5 @@ def test_a_signal_wakes_the_loop() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waits\n"
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=WAIT_S)
-    assert said == b"ended\n"
+        printed, _ = process.communicate(timeout=WAIT_S)
+    assert printed == b"ended\n"

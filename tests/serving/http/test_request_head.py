@@ -100,7 +100,7 @@ async def test_a_head_that_is_unusual_but_clear_is_taken(sent: bytes) -> None:
         assert (await caller.rest()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_refusal_is_spelled_for_the_path_that_was_asked() -> None:
+async def test_a_refusal_is_spelled_for_the_path_that_was_requested() -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What the system is told to find out of a connection's other end."""
+"""The socket options by which the system probes a connection's other end."""
 
 import socket
 import sys
@@ -11,7 +11,7 @@ from serving.http.tcp_keepalive import Probes, probe
 PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=1.5)
 
 
-def test_a_silent_connection_is_asked_as_often_as_wanted() -> None:
+def test_a_silent_connection_is_probed_as_often_as_wanted() -> None:
     with socket.socket() as connection:
         probe(connection, PROBES)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -21,7 +21,7 @@ def test_a_silent_connection_is_asked_as_often_as_wanted() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits how long bytes stay unread")
-def test_bytes_stay_unread_so_long_and_where_nothing_is_said_as_the_system_likes() -> None:
+def test_bytes_stay_unread_as_long_as_is_set_or_else_as_the_system_likes() -> None:
     with socket.socket() as connection:
         probe(connection, Probes(15, 5, 3))
         assert not connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
@@ -37,7 +37,7 @@ def test_a_connection_that_has_ended_is_left_alone() -> None:
 
 
 class Recorded:
-    """A connection that keeps what it is told."""
+    """A connection that keeps what is set on it."""
 
     def __init__(self) -> None:
         self.options: dict[int, int] = {}

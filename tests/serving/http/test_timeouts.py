@@ -70,8 +70,8 @@ async def test_half_a_request_is_refused_after_a_while(sent: bytes, path: str) -
         head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"connection: close" in head
-        told = json.loads(body)
-        assert (told["code"], told["path"]) == ("request_timeout", path)
+        error = json.loads(body)
+        assert (error["code"], error["path"]) == ("request_timeout", path)
 
 
 async def test_the_system_looks_after_callers_that_are_silent() -> None:

@@ -17,5 +17,5 @@ from serving.terminal.error_text import error_text
         (AssertionError(" \n"), "it gave no reason"),
     ],
 )
-def test_an_error_speaks_in_words(error: Exception, words: str) -> None:
+def test_an_error_is_spelled_in_words(error: Exception, words: str) -> None:
     assert error_text(error) == words

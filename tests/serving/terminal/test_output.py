@@ -58,7 +58,7 @@ def test_a_long_text_is_clipped() -> None:
     assert len(text) == MOST_CHARS and text.endswith("…")
 
 
-def test_json_still_says_the_same() -> None:
+def test_json_still_means_the_same() -> None:
     value = {"name": STEERING.replace("\ud800", ""), "plain": PLAIN}
     text = shown_json(json.dumps(value, indent=2, ensure_ascii=False))
     assert steers(text, "\n") == []
@@ -69,9 +69,9 @@ def test_lines_are_printed_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     put(f"name {STEERING}")
     put(f"name {STEERING}", err=True, end="")
     put_json(json.dumps(STEERING.replace("\ud800", ""), ensure_ascii=False))
-    told = capsys.readouterr()
-    assert steers(told.out + told.err, "\n\t") == []
-    assert told.err.startswith("name a\\x1b[31mb")
+    printed = capsys.readouterr()
+    assert steers(printed.out + printed.err, "\n\t") == []
+    assert printed.err.startswith("name a\\x1b[31mb")
 
 
 def test_a_table_draws_its_own_colours_only() -> None:
