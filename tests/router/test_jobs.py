@@ -80,7 +80,7 @@ async def fill_disk(registry: Registry, pages: int = 1) -> None:
         await db._pragma(connection, f"max_page_count={pages}")
 
 
-def reported(fleet: Fleet, *names: str) -> None:
+def report_models(fleet: Fleet, *names: str) -> None:
     fleet.on_status(NODE.id, node_status(*(model_status(name, weight_bytes=5) for name in names)))
 
 
@@ -132,7 +132,7 @@ async def test_a_disk_that_stays_full_is_one_line_and_loses_nothing(
         clock.advance(1.0)
         for number in range(50):
             served(ledger, f"r{run}-{number}")
-        reported(fleet, f"m{run}")
+        report_models(fleet, f"m{run}")
         await jobs.write_usage()
         await jobs.write_residency()
     assert ledger.waiting_rows >= 900, "the last pages have room for some"
@@ -220,10 +220,10 @@ async def test_residency_and_models_are_written_where_they_changed(registry: Reg
     fleet.add(NODE)
     await jobs.write_residency()
     assert await residency_of(registry) == []
-    reported(fleet, "m")
+    report_models(fleet, "m")
     await jobs.write_residency()
     assert await residency_of(registry) == [ResidencyRecord(NODE.id, "m", "ready", 5, 0.0)]
-    reported(fleet, "x")
+    report_models(fleet, "x")
     await jobs.write_residency()
     assert [row.model for row in await residency_of(registry)] == ["x"]
     async with registry.read() as session:
@@ -237,10 +237,10 @@ async def test_unchanged_residency_is_not_written_again(
     fleet = Fleet()
     jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
-    reported(fleet, "m")
+    report_models(fleet, "m")
     await jobs.write_residency()
     monkeypatch.setattr(Registry, "write", None)
-    reported(fleet, "m")
+    report_models(fleet, "m")
     await jobs.write_residency()
 
 
@@ -253,7 +253,7 @@ async def test_a_node_removed_meanwhile_does_not_stop_the_others(
     jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     fleet.add(other)
-    reported(fleet, "m")
+    report_models(fleet, "m")
     fleet.on_status(other.id, node_status(model_status("y")))
     await jobs.write_residency()
     assert [row.node_id for row in await residency_of(registry)] == [other.id]
@@ -267,14 +267,14 @@ async def test_a_node_that_was_removed_and_added_again_is_written_again(
     fleet = Fleet()
     jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
-    reported(fleet, "m")
+    report_models(fleet, "m")
     await jobs.write_residency()
     await unregister(registry, NODE.name)
     fleet.remove(NODE.id)
     await jobs.write_residency()
     await register(registry, NODE)
     fleet.add(NODE)
-    reported(fleet, "m")
+    report_models(fleet, "m")
     await jobs.write_residency()
     assert [row.model for row in await residency_of(registry)] == ["m"]
 
@@ -286,7 +286,7 @@ async def test_a_failing_registry_is_logged_and_tried_again(
     fleet = Fleet()
     jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
-    reported(fleet, "m")
+    report_models(fleet, "m")
 
     async def fail(*_given: object) -> None:
         raise RegistryFailed(registry.path, "the disk is full")

@@ -12,7 +12,7 @@ from serving.fair_shares import FairShares, Share
 
 
 class TooManyWaiting(Exception):
-    """What is raised to a caller."""
+    """The error that a caller gets."""
 
 
 class Requests:
@@ -46,15 +46,15 @@ async def test_one_caller_gets_half_and_each_other_some_of_the_rest() -> None:
     for caller in "bbbb":
         await requests.request(caller)
     assert await requests.granted() == "aaaabb"
-    await requests.ask("c")
+    await requests.request("c")
     assert await requests.granted() == "aaaabbc"
     requests.end()
 
 
 async def test_what_is_given_back_goes_to_each_in_turn_and_to_each_callers_first() -> None:
     requests = Requests(4)
-    first = [await requests.ask("a") for _ in range(4)]
-    others = [await requests.ask("b") for _ in range(3)]
+    first = [await requests.request("a") for _ in range(4)]
+    others = [await requests.request("b") for _ in range(3)]
     assert await requests.granted() == "aab"
     (await first[0]).release()
     assert await requests.granted() == "aaab"
@@ -68,9 +68,9 @@ async def test_what_is_given_back_goes_to_each_in_turn_and_to_each_callers_first
 
 async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> None:
     requests = Requests(10)
-    small = [await requests.ask("a", 1) for _ in range(5)]
-    await requests.ask("b", 10)
-    await requests.ask("a", 1)
+    small = [await requests.request("a", 1) for _ in range(5)]
+    await requests.request("b", 10)
+    await requests.request("a", 1)
     # All that is given back is for who holds nothing.
     for task in small[:4]:
         (await task).release()
@@ -93,8 +93,8 @@ async def test_more_than_there_is_counts_as_all_there_is() -> None:
 
 async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
     requests = Requests(2)
-    granted_total = await requests.ask("a", 2)
-    large, small = await requests.ask("b", 2), await requests.ask("b", 1)
+    granted_total = await requests.request("a", 2)
+    large, small = await requests.request("b", 2), await requests.request("b", 1)
     large.cancel()
     await asyncio.wait({large})
     (await granted_total).release()
@@ -105,8 +105,8 @@ async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
 
 async def test_one_that_leaves_as_it_is_granted_gives_it_back() -> None:
     requests = Requests(1)
-    granted_total = await requests.ask("a")
-    waiting = await requests.ask("b")
+    granted_total = await requests.request("a")
+    waiting = await requests.request("b")
     (await granted_total).release()
     waiting.cancel()
     await asyncio.wait({waiting})
@@ -128,10 +128,10 @@ async def test_a_caller_with_too_many_waiting_is_refused_and_others_are_not(
     monkeypatch.setattr(fair_shares, "MOST_WAITING", 2)
     requests = Requests(2)
     for _ in range(3):
-        await requests.ask("a")
+        await requests.request("a")
     with pytest.raises(TooManyWaiting):
         await requests.shares.acquire("a", 1)
-    await requests.ask("b")
+    await requests.request("b")
     assert await requests.granted() == "ab"
     requests.end()
 

@@ -31,7 +31,7 @@ from tests.router.conftest import (
 from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
 from tests.router.leases import open_leases
 from tests.serving.caffeinate import TOLD, install
-from tests.serving.caffeinate import begun as held
+from tests.serving.caffeinate import begun as caffeinate_begun
 
 REQUESTS = "/v1/requests"
 COUNTED = b'event: response.output_text.delta\ndata: {"type":"x","sequence_number":41}\n\n'
@@ -94,9 +94,9 @@ async def test_a_request_keeps_the_machine_awake(
     async with running_router(tmp_path) as router:
         await router.add(await start_node(script := Stalled(HELLO)))
         caller = await begun(router, script, STREAM)
-        await caffeinate.until(held())
+        await caffeinate.until(caffeinate_begun())
         caller.leave()
-        await caffeinate.until(held(), TOLD)
+        await caffeinate.until(caffeinate_begun(), TOLD)
 
 
 # --- the list ---

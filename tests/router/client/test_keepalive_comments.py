@@ -24,12 +24,12 @@ class Wire:
         self.write_paused = False
         self.exchange = Exchange(self, b"POST", "1.1")
         self.exchange.body_complete = True
-        self.says = b": a\n\n"
+        self.comment = b": a\n\n"
         self.clock = FakeClock(0.0)
         self.due: list[tuple[float, Callable[[], None]]] = []
         monkeypatch.setattr(time, "monotonic", self.clock)
         monkeypatch.setattr(asyncio, "get_running_loop", lambda: self)
-        self.silence = KeepAlive(self.exchange, HOLD_S, self.begin, lambda: self.says)
+        self.silence = KeepAlive(self.exchange, HOLD_S, self.begin, lambda: self.comment)
 
     async def drained(self) -> None: ...
 
@@ -69,7 +69,7 @@ def test_the_head_is_withheld_and_then_sent_with_the_first_comment(wire: Wire) -
     wire.silence.start()
     assert wire.go(9.9) == 0
     assert wire.go(0.1) == 1
-    assert wire.sent[0].startswith(b"HTTP/1.1 200 OK") and wire.says in wire.sent[0]
+    assert wire.sent[0].startswith(b"HTTP/1.1 200 OK") and wire.comment in wire.sent[0]
 
 
 def test_the_same_comment_is_repeated_only_at_each_interval(wire: Wire) -> None:
@@ -82,7 +82,7 @@ def test_a_new_comment_is_sent_within_a_second(wire: Wire) -> None:
     wire.silence.start()
     wire.go(10.0)
     for text in (b": b\n\n", b": c\n\n"):
-        wire.says = text
+        wire.comment = text
         assert wire.go(1.0) == 1
         assert text in wire.sent[-1]
     assert wire.go(9.0) == 0

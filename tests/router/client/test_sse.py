@@ -85,13 +85,13 @@ def test_a_prompt_that_is_too_long_becomes_the_router_s_own_error_with_its_lengt
 
 
 def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
-    for length, said in ((sse.MAX_ERROR_BYTES - 100, "no"), (sse.MAX_ERROR_BYTES, "")):
+    for length, message in ((sse.MAX_ERROR_BYTES - 100, "no"), (sse.MAX_ERROR_BYTES, "")):
         param = b"[" + b"[]," * (length // 3) + b"[]]"
         answer = (
             b'{"error":{"message":"no","code":"context_length_exceeded","param":' + param + b"}}"
         )
-        assert sse.error_message(answer) == said
-        assert sse.is_too_long(answer) is bool(said)
+        assert sse.error_message(answer) == message
+        assert sse.is_too_long(answer) is bool(message)
     assert OTHERWISE.message.encode() in sse.late_error(answer, OTHERWISE, ApiDialect.RESPONSES)
 
 
@@ -223,7 +223,7 @@ def test_a_response_that_has_failed_reports_its_error() -> None:
     assert sse.leading_too_long(event) is None
 
 
-def said(event: bytes, dialect: ApiDialect) -> Any:
+def fields_of(event: bytes, dialect: ApiDialect) -> Any:
     """The fields of one error event."""
     name = b"" if dialect is ApiDialect.OPENAI else b"event: error\n"
     assert event.startswith(name + b"data: ") and event.endswith(b"}\n\n")
@@ -234,7 +234,7 @@ def said(event: bytes, dialect: ApiDialect) -> Any:
 @pytest.mark.parametrize("dialect", ApiDialect)
 def test_an_error_event_is_one_event_of_its_dialect(dialect: ApiDialect) -> None:
     error = NodeFailed("Gone.")
-    event = said(sse.error_event(error, dialect), dialect)
+    event = fields_of(sse.error_event(error, dialect), dialect)
     assert event == json.loads(event_body(error, dialect))
 
 
@@ -248,7 +248,7 @@ def test_an_error_event_is_one_event_of_its_dialect(dialect: ApiDialect) -> None
 )
 def test_an_error_event_of_a_response_stream_is_counted_on(after: bytes, number: int) -> None:
     event = sse.error_event(NodeFailed(), ApiDialect.RESPONSES, after)
-    assert said(event, ApiDialect.RESPONSES)["sequence_number"] == number
+    assert fields_of(event, ApiDialect.RESPONSES)["sequence_number"] == number
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,16 @@ def test_an_error_event_of_a_response_stream_is_counted_on(after: bytes, number:
 )
 def test_a_node_s_error_becomes_one_event_however_it_is_laid_out(body: bytes) -> None:
     event = sse.late_error(body, OTHERWISE, ApiDialect.OPENAI)
-    assert said(event, ApiDialect.OPENAI) == json.loads(body)
+    assert fields_of(event, ApiDialect.OPENAI) == json.loads(body)
 
 
 def test_a_node_s_error_becomes_an_event_of_its_dialect() -> None:
     event = sse.late_error(ANTHROPIC, OTHERWISE, ApiDialect.ANTHROPIC)
-    assert said(event, ApiDialect.ANTHROPIC) == json.loads(ANTHROPIC)
+    assert fields_of(event, ApiDialect.ANTHROPIC) == json.loads(ANTHROPIC)
     body = b'{"error":{"message":"No.","type":"server_error","param":"p","code":"c"}}'
-    assert said(sse.late_error(body, OTHERWISE, ApiDialect.RESPONSES), ApiDialect.RESPONSES) == {
+    assert fields_of(
+        sse.late_error(body, OTHERWISE, ApiDialect.RESPONSES), ApiDialect.RESPONSES
+    ) == {
         "type": "error",
         "code": "c",
         "message": "No.",

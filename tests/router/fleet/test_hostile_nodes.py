@@ -88,7 +88,7 @@ def spelled(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-TOLD: list[dict[str, Any]] = [spelled(event) for event in EVENTS]
+SPELLED: list[dict[str, Any]] = [spelled(event) for event in EVENTS]
 EXTREMES: list[Any] = [
     10**30, 2**53 + 1, 2**63, -1, 0, 1e308, 0.5, "", "x" * 10_000, "\x1b[2J", "\ud800", None, [],
 ]  # fmt: skip
@@ -117,12 +117,12 @@ def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from paths(inner, (*at, index))
 
 
-PLACES = [(index, path) for index, event in enumerate(TOLD) for path in paths(event)]
+PLACES = [(index, path) for index, event in enumerate(SPELLED) for path in paths(event)]
 
 
 def changed(index: int, path: tuple[Any, ...], value: Any) -> bytes:
     """A line that has `value` in one place."""
-    event = copy.deepcopy(TOLD[index])
+    event = copy.deepcopy(SPELLED[index])
     inner: Any = event
     for key in path[:-1]:
         inner = inner[key]
@@ -243,7 +243,7 @@ async def running_world(folder: Path) -> AsyncIterator[World]:
         for name, node in (("good", good), ("bad", bad)):
             await node.start()
             await router.add(node, name)
-        for event in TOLD:
+        for event in SPELLED:
             if "origin" in event:
                 event["origin"] = router.core.ledger.origins.of(router.caller())
             if "proof" in event:

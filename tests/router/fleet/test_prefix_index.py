@@ -1,4 +1,4 @@
-"""The mirror of what nodes tell of their prefixes."""
+"""The mirror of what nodes report of their prefixes."""
 
 import random
 from array import array

@@ -47,7 +47,7 @@ from tests.router.fleet.test_prefix_index import CHAIN, delta, entries, snapshot
 from tests.router.records.test_ledger import FINISHED, Reports
 from tests.router.upstream.conftest import RawNode, answers
 
-TOLD = proven(FINISHED, "id-a")
+PROVEN = proven(FINISHED, "id-a")
 
 
 class WatchedFleet(Fleet):
@@ -111,9 +111,11 @@ async def test_the_first_word_of_an_agent_makes_it_reachable(
 
 
 async def test_accounts_reach_the_ledger(world: World, start_node: StartNode) -> None:
-    foreign = msgspec.structs.replace(TOLD, seq=8, origin="router-2/k", request_id="x")
+    foreign = msgspec.structs.replace(PROVEN, seq=8, origin="router-2/k", request_id="x")
     last = StatusEvent(node_status(model_status("later")))
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD, foreign, last))
+    node = await start_node(
+        silent, first_events=(StatusEvent(node_status()), PROVEN, foreign, last)
+    )
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
     (row,) = world.ledger.pop_rows()
@@ -204,7 +206,7 @@ async def test_a_lost_agent_is_followed_again_from_the_last_account(
 ) -> None:
     caplog.set_level(logging.INFO, "mlx_fleet.nodes")
     last = StatusEvent(node_status(model_status("later")))
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD, last))
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), PROVEN, last))
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
     node.requests[0].drop()
@@ -225,7 +227,7 @@ async def test_a_lost_agent_is_followed_again_from_the_last_account(
 async def test_a_restarted_agent_is_followed_from_its_beginning(
     world: World, start_node: StartNode
 ) -> None:
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD))
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), PROVEN))
     await world.watch(node)
     node.first_events = (StatusEvent(node_status(instance_id="i2")),)
     node.requests[0].drop()
@@ -495,7 +497,7 @@ async def test_after_a_sleep_nothing_is_believed_and_all_is_requested_anew(
     world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "mlx_fleet.nodes")
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD))
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), PROVEN))
     await world.watch(node)
     client = world.watcher.client("id-a")
     assert client is not None

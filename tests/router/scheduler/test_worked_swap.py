@@ -49,7 +49,7 @@ def turn(session: str, model: str, tokens: int) -> Ticket:
 
 
 class World(Fleet):
-    """`coder` on studio, `chat` on mini, as the page tells them."""
+    """`coder` on studio, `chat` on mini, as the page describes them."""
 
     def __init__(self) -> None:
         super().__init__(node("studio"), node("mini"))

@@ -48,7 +48,7 @@ def test_equal_macs_have_the_default_figures() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("[[node]", "not TOML"),
         ("", "node"),
@@ -68,10 +68,10 @@ def test_equal_macs_have_the_default_figures() -> None:
         ("[[node]]\ncache_tokens = 1_000_000_000_000_000", "`node[0].cache_tokens`"),
     ],
 )
-def test_an_error_in_a_fleet_file_names_the_key(text: str, says: str) -> None:
+def test_an_error_in_a_fleet_file_names_the_key(text: str, message: str) -> None:
     with pytest.raises(FleetError) as caught:
         read_fleet(text)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_model_that_is_on_no_disk_can_be_copied_from_nowhere() -> None:

@@ -50,7 +50,7 @@ def test_bytes_that_are_no_text_are_reported_by_their_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "says"),
+    ("bad", "message"),
     [
         ("{", "Line 2 is not JSON"),
         ('{"x": ' + "[" * 100_000, "Line 2 is not JSON"),
@@ -69,10 +69,10 @@ def test_bytes_that_are_no_text_are_reported_by_their_line() -> None:
         (line(0, 10, 1, [1], 3), "Line 2: either all lines have a `session` or none has"),
     ],
 )
-def test_an_error_names_line_and_field(bad: str, says: str) -> None:
+def test_an_error_names_line_and_field(bad: str, message: str) -> None:
     with pytest.raises(TraceError) as caught:
         read_trace([line(0, 10, 1, [1]), bad], 64)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
     assert "Line 2" in str(caught.value)
 
 

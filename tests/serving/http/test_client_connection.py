@@ -93,10 +93,10 @@ async def echo(scope: Message, receive: Receive, send: Send) -> None:
         message = await receive()
         body += message.get("body", b"")
         more = message.get("more_body", False)
-    fields = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
-    length = (b"content-length", b"%d" % len(fields))
+    echoed = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
+    length = (b"content-length", b"%d" % len(echoed))
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
-    await send({"type": "http.response.body", "body": fields})
+    await send({"type": "http.response.body", "body": echoed})
 
 
 async def in_pieces(scope: Message, receive: Receive, send: Send) -> None:
