@@ -143,7 +143,9 @@ async def test_of_rows_that_cannot_all_be_stored_the_others_are(registry: Regist
     assert sorted(row.request_id for row in stored) == [row.request_id for row in good]
 
 
-async def test_a_value_that_no_column_holds_is_an_error_of_the_registry(registry: Registry) -> None:
+async def test_a_value_that_no_column_can_store_is_an_error_of_the_registry(
+    registry: Registry,
+) -> None:
     with pytest.raises(RefusedRow):
         await registry.write(lambda s: models.seen(s, "m", 10**30, None, 1.0))
     await registry.write(lambda s: models.seen(s, "m", 1, None, 1.0))

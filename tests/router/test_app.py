@@ -116,7 +116,7 @@ async def test_the_admin_api_is_behind_its_key(router: RunningRouter) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ready", "/admin/models"])
-async def test_a_fault_has_openai_s_envelope_and_tells_the_log_alone(
+async def test_a_fault_has_openai_s_envelope_and_is_described_in_the_log_alone(
     router: RunningRouter,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

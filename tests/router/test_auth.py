@@ -118,7 +118,7 @@ def test_revoked_and_removed_keys_are_unauthorized() -> None:
         ([], None),
     ],
 )
-def test_the_key_comes_from_either_header(
+def test_the_key_is_read_from_either_header(
     headers: list[tuple[bytes, bytes]], key: str | None
 ) -> None:
     assert key_from_headers(headers) == key

@@ -56,7 +56,7 @@ def test_an_error_may_have_a_retry_after() -> None:
     assert json.loads(errors.NoNodeReady().body())["error"]["param"] is None
 
 
-def test_an_error_may_say_where_in_the_queue_a_request_stood() -> None:
+def test_an_error_may_report_where_in_the_queue_a_request_stood() -> None:
     error = errors.QueueFull(retry_after_s=12)
     assert error.standing() == {}
     error.position, error.estimated_wait_s = 257, 12.345

@@ -299,7 +299,7 @@ async def test_a_failing_registry_is_logged_and_tried_again(
     assert [row.model for row in await residency_of(registry)] == ["m"]
 
 
-def test_a_node_without_a_word_has_no_rows() -> None:
+def test_a_node_without_a_status_has_no_rows() -> None:
     view = Fleet()
     view.add(NODE)
     assert residency_rows(view.snapshot[0]) is None

@@ -91,7 +91,7 @@ async def test_more_than_there_is_counts_as_all_there_is() -> None:
     assert shares.granted_total == 0
 
 
-async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
+async def test_a_caller_that_leaves_has_no_share_and_blocks_nobody() -> None:
     requests = Requests(2)
     granted_total = await requests.request("a", 2)
     large, small = await requests.request("b", 2), await requests.request("b", 1)

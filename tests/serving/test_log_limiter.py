@@ -26,7 +26,7 @@ def test_a_line_is_due_once_a_minute_with_the_number_of_those_suppressed() -> No
     assert log_limiter.suppressed("a") == ""
 
 
-def test_it_holds_few_subjects() -> None:
+def test_it_keeps_few_subjects() -> None:
     log_limiter = LogLimiter(FakeClock())
     for index in range(3 * module.MOST_SUBJECTS):
         assert log_limiter.due(str(index))

@@ -75,7 +75,7 @@ def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
     assert text == "The key has characters that no key of a router has."
 
 
-def test_the_key_comes_from_the_environment_or_the_homes_files(
+def test_the_key_is_read_from_the_environment_or_the_homes_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "router"

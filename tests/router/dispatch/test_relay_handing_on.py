@@ -144,7 +144,7 @@ async def test_a_model_that_fails_is_followed_by_the_next(
     assert await ask(router, "a") == (int(status[:3]), OTHER, "a")
 
 
-async def test_a_model_that_is_busy_is_not_and_says_how_long(
+async def test_a_model_that_is_busy_is_not_and_its_retry_after_is_passed_on(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await add(router, start_node, only_b(OTHER, "429 Too Many Requests", retry_after="7"))

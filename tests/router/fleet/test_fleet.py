@@ -27,7 +27,7 @@ def test_a_node_is_away_until_its_first_word() -> None:
     assert view.error
 
 
-def test_a_word_makes_it_reachable_and_its_models_known() -> None:
+def test_a_status_makes_it_reachable_and_its_models_known() -> None:
     fleet = Fleet(clock=FakeClock(5.0))
     fleet.add(node_record("http://a"))
     status = node_status(model_status("org/small"))

@@ -164,7 +164,7 @@ def test_a_model_that_was_loaded_lately_begins_with_its_first_delta(index: Prefi
     assert not index.on_delta("a", delta(2, epoch=3))
 
 
-def test_an_engine_that_has_ended_has_nothing_and_its_late_words_are_passed_over(
+def test_an_engine_that_has_ended_has_nothing_and_its_late_events_are_ignored(
     index: PrefixIndex,
 ) -> None:
     index.on_snapshot("a", snapshot(entries((1, 2)), epoch=4))

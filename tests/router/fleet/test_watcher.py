@@ -100,7 +100,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     await asyncio.wait_for(watcher.close(), WAIT_S)
 
 
-async def test_the_first_word_of_an_agent_makes_it_reachable(
+async def test_the_first_status_of_an_agent_makes_it_reachable(
     world: World, start_node: StartNode
 ) -> None:
     view = await world.watch(await start_node(silent))
@@ -334,7 +334,7 @@ async def test_a_shutdown_does_not_report_its_nodes_as_lost(
     assert caplog.messages == []
 
 
-async def test_a_wait_for_the_first_word_ends_with_the_watch(
+async def test_a_wait_for_the_first_status_ends_with_the_watch(
     world: World, start_node: StartNode
 ) -> None:
     node = await start_node(silent, first_events=())
@@ -346,7 +346,7 @@ async def test_a_wait_for_the_first_word_ends_with_the_watch(
     await asyncio.wait_for(waiting, WAIT_S)
 
 
-async def test_a_fault_of_who_listens_is_logged_and_the_node_watched_on(
+async def test_a_fault_of_a_listener_is_logged_and_the_node_watched_on(
     world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = ["at its first word", "at its loss"]

@@ -128,7 +128,7 @@ def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> N
         ("refused", FinishReason.ERROR, None),
     ],
 )
-def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
+def test_the_node_s_own_report_decides_where_the_relay_saw_nothing_wrong(
     report_first: bool, outcome: str, reason: FinishReason, failed: bool | None
 ) -> None:
     reports = Reports()
@@ -149,7 +149,7 @@ def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
 
 @pytest.mark.parametrize("report_first", [True, False])
 @pytest.mark.parametrize("outcome", ["served", "refused", "cancelled"])
-def test_accounts_of_what_was_refused_say_nothing_of_the_node_and_count_no_tokens(
+def test_accounts_of_what_was_refused_imply_nothing_of_the_node_and_count_no_tokens(
     report_first: bool, outcome: str
 ) -> None:
     reports = Reports()
@@ -185,7 +185,7 @@ def test_a_request_whose_node_died_is_written_without_counts() -> None:
     assert unfinished(ledger) == []
 
 
-def test_a_request_whose_caller_left_before_it_had_a_node_is_a_row_without_one(
+def test_a_request_whose_caller_left_before_it_had_a_node_is_a_usage_record_without_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -216,7 +216,7 @@ def test_requests_expire_in_the_order_of_their_ends() -> None:
     assert [row.request_id for row in ledger.pop_rows()] == ["one"]
 
 
-def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
+def test_a_retry_on_the_same_node_does_not_block_the_others() -> None:
     ledger = ledger_with("again", "other")
     ledger.ended(lease("again"), 0.0, "node_failed")
     ledger.opened(ticket("again"), lease("again", attempt=2), "mini", "i1", reported=True)

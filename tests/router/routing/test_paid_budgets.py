@@ -159,7 +159,7 @@ def test_an_answer_costs_what_its_server_reports() -> None:
         (OUTCOME_REFUSED, False, 0.0),
     ],
 )
-def test_without_its_word_the_most_that_it_may_have_cost_is_kept(
+def test_without_its_report_the_most_that_it_may_have_cost_is_kept(
     outcome: str, began: bool, cost: float
 ) -> None:
     world = World()

@@ -97,7 +97,7 @@ def test_a_node_that_reports_no_cache_gets_as_many_as_its_max_rows() -> None:
     assert names(fleet.done(leases[0], served=True)) == ["x"]
 
 
-def test_who_waits_takes_the_one_of_two_equal_nodes_that_has_a_free_row() -> None:
+def test_a_waiting_request_takes_the_one_of_two_equal_nodes_that_has_a_free_row() -> None:
     fleet = Fleet(*(node_view(name, model_status(max_rows=1)) for name in "ab"))
     for number in range(40):
         fleet.done(fleet.lease(a_ticket(f"quick {number}")), served=True)
@@ -169,7 +169,7 @@ def test_while_a_prefill_is_overdue_the_queue_is_looked_at_no_more_than_usual() 
     assert len(overdue) <= (work_s + 1.0) / SCAN_INTERVAL_S + 3
 
 
-def test_what_was_left_by_all_is_offered_to_who_is_new_though_many_wait_before() -> None:
+def test_what_was_left_by_all_is_offered_to_new_requests_though_many_wait_before() -> None:
     fleet = Fleet(*agents("a", "b", "c"))
     for name in "ab":
         fleet.prefixes.add(name, chain(ord(name), 1), 60_000)
@@ -259,7 +259,7 @@ def test_least_work_goes_first() -> None:
     assert drain(fleet, fleet.first(lease)) == ["small", "middle", "large"]
 
 
-def test_who_has_waited_long_is_not_passed_for_ever() -> None:
+def test_a_request_that_has_waited_long_is_not_passed_for_ever() -> None:
     fleet = Fleet(*agents("a"))
     leases = [fleet.lease(a_ticket("0", 5_000))]
     fleet.submit(a_ticket("large", 9_000))
@@ -283,7 +283,7 @@ def test_classes_go_one_after_the_other() -> None:
     assert drain(fleet, fleet.first(lease)) == ["interactive", "default", "batch"]
 
 
-def test_who_has_waited_long_gets_a_third_of_the_work_whatever_its_class() -> None:
+def test_requests_that_have_waited_long_get_a_third_of_the_work_whatever_their_class() -> None:
     fleet = Fleet(*agents("a"), limits=AdmissionLimits(promote_after_s=30.0))
     lease = fleet.lease(a_ticket("0", 90_000))
     for number in range(3):
@@ -320,7 +320,7 @@ def test_a_large_prompt_is_not_passed_by_small_ones_for_longer_than_that() -> No
     assert order[10:] == ["s8", "s9"]
 
 
-def test_who_waits_for_a_busy_node_is_not_promoted_in_place_of_those_who_can_begin() -> None:
+def test_a_request_for_a_busy_node_is_not_promoted_in_place_of_those_that_can_begin() -> None:
     fleet = Fleet(*agents("a", "b"), limits=AdmissionLimits(promote_after_s=30.0))
     fleet.lease(a_ticket("busy", 90_000, pinned_node_id="a"))
     lease = fleet.lease(a_ticket("0", 90_000, pinned_node_id="b"))

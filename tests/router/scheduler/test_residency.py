@@ -216,7 +216,7 @@ def test_a_model_that_is_loaded_anew_begins_its_residency_anew() -> None:
     assert on_time(fleet, 80.0) == ["1"]
 
 
-def test_who_has_waited_too_long_closes_the_node_to_the_model_in_the_way() -> None:
+def test_a_request_that_has_waited_too_long_closes_the_node_to_the_model_in_the_way() -> None:
     fleet = Fleet(node("a", there("m"), away("x")))
     lease = begun(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))
@@ -225,7 +225,7 @@ def test_who_has_waited_too_long_closes_the_node_to_the_model_in_the_way() -> No
     assert grants(fleet.done(lease)) == ["2"]
 
 
-def test_a_node_is_open_again_once_the_one_who_waited_has_left() -> None:
+def test_a_node_is_open_again_once_the_request_that_waited_has_left() -> None:
     fleet = Fleet(node("a", there("m"), away("x")))
     begun(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))

@@ -105,7 +105,7 @@ def test_the_page_s_terms_are_the_scheduler_s() -> None:
     check_terms("cost.md", "## One decision, with numbers", terms)
 
 
-def test_what_the_page_says_of_the_next_seconds_is_so() -> None:
+def test_what_the_page_states_of_the_next_seconds_is_so() -> None:
     world = world_of_the_page()
     again = turn_of("A", 20_480, request_id="again")
     queued(world.submit(again))

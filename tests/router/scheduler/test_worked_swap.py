@@ -80,7 +80,7 @@ def test_the_page_s_terms_of_a_load_are_the_scheduler_s() -> None:
     check_terms("scheduling.md", "### Where a model is loaded, with numbers", terms)
 
 
-def test_what_the_page_says_of_those_who_come_then_is_so() -> None:
+def test_what_the_page_states_of_the_requests_after_it_is_so() -> None:
     world = World()
     beside = world.terms(turn("more", "coder", 1000))
     assert beside["studio"].total_s == pytest.approx(0.86, abs=0.006)

@@ -84,7 +84,7 @@ def test_what_was_evicted_is_computed_again() -> None:
     assert jobs[2].first_s == pytest.approx(201.0)
 
 
-def test_a_node_without_a_cache_holds_nothing() -> None:
+def test_a_node_without_a_cache_caches_nothing() -> None:
     jobs = [job(1, (1, 2)), job(2, (1, 2), 100.0)]
     run(node(cache_tokens=0), jobs)
     assert jobs[1].cached_tokens == 0

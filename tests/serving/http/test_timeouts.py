@@ -41,7 +41,7 @@ async def test_a_caller_that_takes_nothing_is_cut_off_and_its_request_ends() -> 
         await all_gone(server)
 
 
-async def test_what_is_left_of_an_answer_does_not_hold_the_connection() -> None:
+async def test_what_is_left_of_an_answer_does_not_keep_the_connection_open() -> None:
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["extensions"][EXTENSION]
         exchange.keep_alive = False
