@@ -71,7 +71,7 @@ async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> 
     small = [await requests.request("a", 1) for _ in range(5)]
     await requests.request("b", 10)
     await requests.request("a", 1)
-    # All that is given back is for who holds nothing.
+    # All that is given back is for callers without a share.
     for task in small[:4]:
         (await task).release()
     assert await requests.granted() == "aaaaa"

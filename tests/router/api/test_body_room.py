@@ -61,7 +61,7 @@ async def a_node(router: RunningRouter, start_node: StartNode) -> Node:
     return Node(node, received, go)
 
 
-async def ask(router: RunningRouter, key: str, user: str, text: str = LARGE) -> RawCaller:
+async def call(router: RunningRouter, key: str, user: str, text: str = LARGE) -> RawCaller:
     body = {"model": "m", "user": user, "messages": [{"role": "user", "content": text}]}
     return await router.post(body, authorization=f"Bearer {key}")
 
@@ -71,12 +71,12 @@ async def test_a_key_whose_share_is_full_waits_and_others_do_not(
 ) -> None:
     node, other = await a_node(router, start_node), router.new_key("inference")
     async with asyncio.timeout(WAIT_S):
-        first = await ask(router, router.key, "first")
+        first = await call(router, router.key, "first")
         assert await node.received.get() == "first"
-        waiting = await ask(router, router.key, "waiting", LARGE * 2)
-        others = await ask(router, other, "other")
+        waiting = await call(router, router.key, "waiting", LARGE * 2)
+        others = await call(router, other, "other")
         assert await node.received.get() == "other"
-        small = await ask(router, router.key, "small", "x")
+        small = await call(router, router.key, "small", "x")
         assert await node.received.get() == "small"
         node.go.set()
         assert await node.received.get() == "waiting"
@@ -89,7 +89,7 @@ async def test_one_that_waits_too_long_is_rejected_with_retry_after(
 ) -> None:
     monkeypatch.setattr(body_room, "WAIT_S", 0.01)
     node = await a_node(router, start_node)
-    first = await ask(router, router.key, "first", LARGE * 2)
+    first = await call(router, router.key, "first", LARGE * 2)
     assert await node.received.get() == "first"
     body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": LARGE * 2}]}
     refused = await router.post(body, path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from registry import nodes
-from tests.router.api.admin.test_aliases import ask
+from tests.router.api.admin.test_aliases import call
 from tests.router.api.test_fallbacks import TOO_LONG
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (
@@ -60,7 +60,7 @@ def requested_models(node: ScriptedNode) -> list[str]:
 
 
 async def set_budget(router: RunningRouter, amount: float | None) -> None:
-    status, row = await ask(router, "PATCH", "/keys/first", {"paid_budget": amount})
+    status, row = await call(router, "PATCH", "/keys/first", {"paid_budget": amount})
     assert (status, row["paid_budget"]) == (200, amount)
 
 
@@ -82,7 +82,7 @@ async def test_no_plain_name_leads_to_a_paid_server(
     assert requested_models(node) == [] and len(inferences(own)) == 3
     models = await router.send("GET", "/v1/models", x_api_key=router.key)
     assert b"large" not in await models.body()
-    _, rows = await ask(router, "GET", "/models")
+    _, rows = await call(router, "GET", "/models")
     places = {(row["name"], place["node"]): place["paid"] for row in rows for place in row["nodes"]}
     assert places == {("large", "cloud"): True, ("m", "cloud"): True, ("m", "a"): False}
 
@@ -209,7 +209,7 @@ async def test_what_was_spent_is_known_after_a_restart_and_shown(
         assert router.caller().paid_budget == 20
         (view,) = router.core.fleet.snapshot
         assert view.is_paid
-        _, (row,) = await ask(router, "GET", "/usage")
+        _, (row,) = await call(router, "GET", "/usage")
         assert (row["model"], row["cost"]) == ("large", spent)
 
 

@@ -47,7 +47,7 @@ def response_id(router: RunningRouter, name: str = "a", key: str = "") -> str:
     return client_id("resp_", agent_id(name), f"{router.caller(key).owner}-0a1b2c3d-000001")
 
 
-async def ask(
+async def call(
     router: RunningRouter, method: str, path: str, key: str = "", **headers: str
 ) -> RawCaller:
     headers = {"x_api_key": key or router.key, "content_length": "0"} | headers
@@ -69,7 +69,7 @@ async def test_a_follow_up_goes_to_its_node_and_back_as_it_is(
 ) -> None:
     node, other = await add_agent(router, "a", stored), await add_agent(router, "b", silent)
     path = response_id(router) + verb + query
-    caller = await ask(router, method, path, traceparent="x", anthropic_beta="y")
+    caller = await call(router, method, path, traceparent="x", anthropic_beta="y")
     assert await caller.body() == STORED
     assert (caller.status, caller.headers["x-fleet-node"]) == (200, "a")
     assert caller.headers["content-type"] == "application/json"
@@ -95,7 +95,7 @@ async def test_a_node_s_refusal_of_a_follow_up_passes(
         await request.answer(body, status, retry_after="7")
 
     node = await add_agent(router, "a", script)
-    caller = await ask(router, "GET", response_id(router))
+    caller = await call(router, "GET", response_id(router))
     assert await caller.body() == body
     assert (caller.status, caller.headers["retry-after"]) == (int(status.split()[0]), "7")
     assert request_counts(node) == [1]
@@ -105,7 +105,7 @@ async def test_a_node_s_refusal_of_the_router_is_not_the_caller_s(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", refuse("401 Unauthorized"))
-    caller = await ask(router, "GET", response_id(router))
+    caller = await call(router, "GET", response_id(router))
     assert "The node a refused" in (await refused(caller, 502, "wrong_node_token"))["message"]
 
 
@@ -131,7 +131,7 @@ async def test_another_key_s_response_is_as_unknown_as_no_response(
     ]
     messages = set()
     for each in wrong:
-        caller = await ask(router, method, each + verb)
+        caller = await call(router, method, each + verb)
         messages.add((await refused(caller, 404, "response_not_found"))["message"])
     assert messages == {"There is no response with this id."}
 
@@ -141,7 +141,7 @@ async def test_not_even_an_admin_sees_another_s_response(
 ) -> None:
     await add_agent(router, "a", silent)
     key = router.new_key("inference", "admin")
-    caller = await ask(router, "GET", response_id(router), key)
+    caller = await call(router, "GET", response_id(router), key)
     await refused(caller, 404, "response_not_found")
 
 
@@ -158,7 +158,7 @@ async def test_a_response_of_a_node_that_was_removed_is_404_with_the_reason(
     await add_agent(router, "a", silent)
     await router.core.watcher.unwatch(agent_id("a"))
     for name in "af":
-        caller = await ask(router, "GET", response_id(router, name))
+        caller = await call(router, "GET", response_id(router, name))
         error = await refused(caller, 404, "response_not_found")
         assert "not part of the fleet any more" in error["message"]
 
@@ -168,7 +168,7 @@ async def test_a_response_of_a_node_that_is_away_is_503_with_retry_after(
 ) -> None:
     await add_agent(router, "a", silent)
     router.core.fleet.lost(agent_id("a"), "It sleeps.")
-    caller = await ask(router, "GET", response_id(router))
+    caller = await call(router, "GET", response_id(router))
     error = await refused(caller, 503, "node_away")
     assert "The node a" in error["message"] and int(caller.headers["retry-after"]) > 0
 
@@ -177,7 +177,7 @@ async def test_a_node_that_dies_at_a_follow_up_is_away(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", drop)
-    caller = await ask(router, "DELETE", response_id(router))
+    caller = await call(router, "DELETE", response_id(router))
     await refused(caller, 503, "node_away")
     assert "retry-after" in caller.headers
 
@@ -190,7 +190,7 @@ async def test_a_node_that_does_not_answer_a_follow_up_is_away(
     async with asyncio.timeout(WAIT_S):
         # On a busy machine the time may be up before the request is sent.
         while PATH_RESPONSES not in node.requests[-1].target:
-            caller = await ask(router, "GET", response_id(router))
+            caller = await call(router, "GET", response_id(router))
             await refused(caller, 503, "node_away")
         await node.requests[-1].gone.wait()
 
@@ -207,7 +207,7 @@ async def test_an_answer_without_end_is_not_gathered(
             await asyncio.sleep(0)
 
     await add_agent(router, "a", flood)
-    caller = await ask(router, "GET", response_id(router))
+    caller = await call(router, "GET", response_id(router))
     await refused(caller, 503, "node_away")
 
 
@@ -221,7 +221,7 @@ async def test_a_follow_up_at_the_router_s_end_is_rejected_for_it(
         await request.gone.wait()
 
     await add_agent(router, "a", script)
-    caller = await ask(router, "GET", response_id(router))
+    caller = await call(router, "GET", response_id(router))
     await asyncio.wait_for(begun.wait(), WAIT_S)
     for task in list(router.state.tasks):
         task.cancel()
@@ -373,7 +373,7 @@ async def test_a_query_that_is_too_long_is_400_and_not_dropped(
 ) -> None:
     await add_agent(router, "a", silent)
     query = "after=" + "x" * 2000
-    caller = await ask(router, "GET", f"{response_id(router)}/input_items?{query}")
+    caller = await call(router, "GET", f"{response_id(router)}/input_items?{query}")
     assert "query" in (await refused(caller, 400, "invalid_value"))["message"]
 
 
@@ -382,7 +382,7 @@ async def test_head_is_sent_to_the_node_as_get(
     router: RunningRouter, add_agent: AddNode, verb: str
 ) -> None:
     node = await add_agent(router, "a", stored)
-    caller = await ask(router, "HEAD", response_id(router) + verb)
+    caller = await call(router, "HEAD", response_id(router) + verb)
     assert await caller.head() == 200
     caller.writer.write_eof()
     assert await asyncio.wait_for(caller.reader.read(), WAIT_S) == b""

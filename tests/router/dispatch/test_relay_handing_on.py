@@ -59,7 +59,7 @@ async def add(router: RunningRouter, start_node: StartNode, script: Script) -> N
     router.core.names.put(alias("auto", "a", "b"))
 
 
-async def ask(router: RunningRouter, model: str, path: str = CHAT, **fields: Any) -> Any:
+async def call(router: RunningRouter, model: str, path: str = CHAT, **fields: Any) -> Any:
     """Status, body, and the model that answered."""
     caller = await router.post({"model": model, "max_tokens": 1, **fields}, path)
     body = await caller.body()
@@ -72,8 +72,8 @@ async def test_a_prompt_that_is_too_long_goes_to_the_next_model(
     router: RunningRouter, start_node: StartNode, server: str, stream: bool
 ) -> None:
     await add(router, start_node, only_b(TOO_LONG[server]))
-    assert await ask(router, "auto", stream=stream) == (200, OK, "b")
-    assert await ask(router, "a", stream=stream) == (400, TOO_LONG[server], "a")
+    assert await call(router, "auto", stream=stream) == (200, OK, "b")
+    assert await call(router, "a", stream=stream) == (400, TOO_LONG[server], "a")
 
 
 async def test_in_anthropic_s_dialect_it_does_too(
@@ -82,8 +82,8 @@ async def test_in_anthropic_s_dialect_it_does_too(
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     answer = json.dumps({"type": "error", "error": error}).encode()
     await add(router, start_node, only_b(answer))
-    assert await ask(router, "auto", MESSAGES) == (200, OK, "b")
-    assert await ask(router, "a", MESSAGES) == (400, answer, "a")
+    assert await call(router, "auto", MESSAGES) == (200, OK, "b")
+    assert await call(router, "a", MESSAGES) == (400, answer, "a")
 
 
 async def test_an_error_event_that_arrives_first_goes_on_too(
@@ -100,13 +100,13 @@ async def test_an_error_event_that_arrives_first_goes_on_too(
         await request.end_stream()
 
     await add(router, start_node, script)
-    assert await ask(router, "auto", stream=True) == (200, OK, "b")
-    assert await ask(router, "a", stream=True) == (200, event, "a")
+    assert await call(router, "auto", stream=True) == (200, OK, "b")
+    assert await call(router, "a", stream=True) == (200, event, "a")
 
 
 async def test_other_refusals_are_passed_on(router: RunningRouter, start_node: StartNode) -> None:
     await add(router, start_node, only_b(OTHER))
-    assert await ask(router, "auto") == (400, OTHER, "a")
+    assert await call(router, "auto") == (400, OTHER, "a")
 
 
 GONE = {
@@ -123,15 +123,15 @@ async def test_a_model_that_has_just_gone_from_its_server_is_requested_elsewhere
     router: RunningRouter, start_node: StartNode, server: str
 ) -> None:
     await add(router, start_node, only_b(GONE[server], "404 Not Found"))
-    assert await ask(router, "auto") == (200, OK, "b")
-    assert await ask(router, "a") == (404, GONE[server], "a")
+    assert await call(router, "auto") == (200, OK, "b")
+    assert await call(router, "a") == (404, GONE[server], "a")
 
 
 async def test_what_else_is_not_found_is_passed_on(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await add(router, start_node, only_b(OTHER, "404 Not Found"))
-    assert await ask(router, "auto") == (404, OTHER, "a")
+    assert await call(router, "auto") == (404, OTHER, "a")
 
 
 @pytest.mark.parametrize("status", ["500 Oops", "503 Service Unavailable"])
@@ -140,8 +140,8 @@ async def test_a_model_that_fails_is_followed_by_the_next(
     router: RunningRouter, start_node: StartNode, status: str, headers: dict[str, str]
 ) -> None:
     await add(router, start_node, only_b(OTHER, status, **headers))
-    assert await ask(router, "auto") == (200, OK, "b")
-    assert await ask(router, "a") == (int(status[:3]), OTHER, "a")
+    assert await call(router, "auto") == (200, OK, "b")
+    assert await call(router, "a") == (int(status[:3]), OTHER, "a")
 
 
 async def test_a_model_that_is_busy_is_not_and_its_retry_after_is_passed_on(

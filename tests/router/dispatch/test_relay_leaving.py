@@ -248,7 +248,7 @@ async def test_a_thousand_requests_leave_no_trace(
     node: ScriptedNode = await start_node(script)
     await router.add(node)
 
-    async def ask(number: int) -> None:
+    async def call(number: int) -> None:
         caller = await router.post(STREAM if number % 2 else WHOLE)
         await caller.body()
         assert caller.status == 200
@@ -256,7 +256,7 @@ async def test_a_thousand_requests_leave_no_trace(
 
     before = live_relays()
     for start in range(0, 1000, 10):
-        await asyncio.gather(*(ask(start + number) for number in range(10)))
+        await asyncio.gather(*(call(start + number) for number in range(10)))
     await router.idle()
     assert open_leases(router.core.traffic) == 0
     assert router.core.traffic.in_flight("id-a") == 0

@@ -40,7 +40,7 @@ MESSAGES = "/v1/messages"
 
 
 class Turns:
-    """The script of a node whose answers each wait for their turn."""
+    """The script of a node whose answers are each released by the test."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []

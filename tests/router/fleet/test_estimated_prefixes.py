@@ -1,4 +1,4 @@
-"""Guesses at the prefixes of servers that do not tell."""
+"""Estimates of the prefixes of servers that do not report them."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.router.fleet.test_prefix_index import chain
 def test_a_served_prompt_is_taken_to_be_cached_by_its_bytes() -> None:
     guesses = EstimatedPrefixes()
     guesses.on_served("f", chain(1, 2, 3), 10)
-    # The last token is computed by whoever answers.
+    # The last token is computed by the server that answers.
     assert guesses.coverage("f", chain(1, 2, 3)) == Coverage(3, 9, 9)
     assert guesses.coverage("f", chain(1, 2, 9)) == Coverage(2, 6, 6)
     assert guesses.coverage("f", chain(9)) == NOT_COVERED

@@ -181,7 +181,7 @@ class World:
         core.metrics.text()
 
     async def say(self, line: bytes) -> None:
-        """Has the hostile node say it; returns when the router is done with it."""
+        """Has the hostile node send it; returns when the router is done with it."""
         number = str(self.bad.sent + 1)
         self.bad.lines.append(line)
         self.bad.more.set()

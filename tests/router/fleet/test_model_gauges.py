@@ -1,4 +1,4 @@
-"""LoadCounter and swaps, as the router counts them from what nodes tell."""
+"""Loads and swaps, as the router counts them from what nodes report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an alias may add, a node takes it: with every word of the caller's on the same thing."""
+"""Whatever an alias may add, a node takes it: with every field of the caller for the same thing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SENT: dict[str, tuple[Any, ...]] = {
     "thinking_budget": (60,),
     "chat_template_kwargs": ({"enable_thinking": True}, {"style": "long"}, {}, None),
 }
-"""What callers say of the same things, each on some paths."""
+"""What callers send for the same things, each on some paths."""
 
 
 def some_of(choices: dict[str, tuple[Any, ...]]) -> st.SearchStrategy[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What requests to paid servers cost, and whose budget it comes from."""
+"""What requests to paid servers cost, and whose budget is charged."""
 
 from __future__ import annotations
 

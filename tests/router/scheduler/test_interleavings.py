@@ -452,7 +452,7 @@ class World:
         return model in book.closed or not can_load(claimed, self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:
-        """Of a ticket that waits, by what was known of it when it came; and those of its best
+        """Of a ticket that waits, by what was known of it at arrival; and those of its best
         node."""
         estimate = self.scheduler._admission._queue._tickets[ticket_id].estimate
         moment = Moment(self.clock.now_s, self.fleet.snapshot)

@@ -1,4 +1,4 @@
-"""Which models may come to a node, and for whom others make room."""
+"""Which models may be loaded on a node, and for which others are evicted."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ LISTS = [
     # LM Studio
     b'{"data":[{"id":"a","object":"model","owned_by":"organization_owner"},{"id":"b",'
     b'"object":"model","owned_by":"organization_owner"}],"object":"list"}',
-    # llama.cpp, which lists them in Ollama's words, too
+    # llama.cpp, which lists them in Ollama's format, too
     b'{"models":[{"name":"a","model":"a","size":"","capabilities":["completion"]}],'
     b'"object":"list","data":[{"id":"a","meta":{"n_ctx_train":8192}},{"id":"b","meta":null}]}',
     # what is no name

@@ -91,7 +91,7 @@ class Ended(asyncio.Protocol):
         self.transport = cast(asyncio.WriteTransport, transport)
 
 
-async def ask(url: str) -> None:
+async def call(url: str) -> None:
     """By both clients of a node: one for inference, one for control."""
     upstream = Upstream(url)
     async with NodeClient(url, NodeCredential("token")) as client:
@@ -107,11 +107,11 @@ async def test_names_that_do_not_resolve_keep_no_other_node_waiting(
     node = await start_node(answer)
     network.addresses["here.local"] = [ipv4("127.0.0.1", node.port)]
     dead = [
-        asyncio.create_task(ask(f"http://slow-{number}.local:{node.port}")) for number in range(40)
+        asyncio.create_task(call(f"http://slow-{number}.local:{node.port}")) for number in range(40)
     ]
     while len(network.lookups) < len(dead):
         await asyncio.sleep(0)
-    await asyncio.wait_for(ask(f"http://here.local:{node.port}"), WAIT_S / 2)
+    await asyncio.wait_for(call(f"http://here.local:{node.port}"), WAIT_S / 2)
     network.go_on.set()
     ends = await asyncio.gather(*dead, return_exceptions=True)
     assert all(isinstance(end, Exception) for end in ends)
@@ -237,7 +237,7 @@ def dropping_callers(port: int) -> Iterator[str]:
         deaf = stack.enter_context(socket.socket())
         deaf.bind(("127.0.0.2", port))
         deaf.listen(0)
-        for _ in range(4):  # more than it holds for itself
+        for _ in range(4):  # more than its backlog has room for
             caller = stack.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex(("127.0.0.2", port))
@@ -253,7 +253,7 @@ async def test_an_address_that_drops_callers_costs_little(
     with dropping_callers(node.port) as dead:
         network.addresses["mac.local"] = [ipv4(dead, node.port), ipv4("127.0.0.1", node.port)]
         # Whoever waits for the first address to answer waits for the system, some two minutes.
-        await asyncio.wait_for(ask(f"http://mac.local:{node.port}"), WAIT_S)
+        await asyncio.wait_for(call(f"http://mac.local:{node.port}"), WAIT_S)
 
 
 async def test_a_name_that_is_doubted_is_looked_up_again(

@@ -24,7 +24,7 @@ class Held(AbortableConnection):
 
 
 class World:
-    """Connections that come, by their addresses."""
+    """Connections that arrive, by their addresses."""
 
     def __init__(self, limits: Limits = FEW) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""What errors say, for people."""
+"""The text of errors, for people."""
 
 import pytest
 

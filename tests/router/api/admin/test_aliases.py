@@ -26,7 +26,7 @@ def row(request_id: str) -> UsageRecord:
     )
 
 
-async def ask(router: RunningRouter, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+async def call(router: RunningRouter, method: str, path: str, body: Any = None) -> tuple[int, Any]:
     key = router.core.settings.admin_key_file.read_text().strip()
     data = b"" if body is None else json.dumps(body).encode()
     caller = await router.send(
@@ -43,7 +43,7 @@ async def ask(router: RunningRouter, method: str, path: str, body: Any = None) -
 
 async def put(router: RunningRouter, name: str, *models: str, **fields: Any) -> tuple[int, Any]:
     body = {"targets": targets(*models), **fields}
-    return await ask(router, "PUT", f"/aliases/{name}", body)
+    return await call(router, "PUT", f"/aliases/{name}", body)
 
 
 async def refusal(router: RunningRouter, name: str, *models: str, **fields: Any) -> tuple[int, str]:
@@ -60,13 +60,13 @@ async def test_an_alias_is_made_moved_and_removed(
     assert router.core.names.resolve("gpt/4") == "tiny"
     await put(router, "gpt/4", "org/big", "tiny", selector="spillover", spill_at=3)
     assert router.core.names.resolve("gpt/4") == "org/big"
-    _, row = await ask(router, "GET", "/aliases/gpt/4")
+    _, row = await call(router, "GET", "/aliases/gpt/4")
     assert [each["model"] for each in row["targets"]] == ["org/big", "tiny"]
     assert (row["selector"], row["spill_at"]) == ("spillover", 3)
-    await ask(router, "DELETE", "/aliases/gpt/4")
-    assert await ask(router, "GET", "/aliases") == (200, [])
-    assert (await ask(router, "GET", "/aliases/gpt/4"))[0] == 404
-    assert (await ask(router, "DELETE", "/aliases/gpt/4"))[0] == 404
+    await call(router, "DELETE", "/aliases/gpt/4")
+    assert await call(router, "GET", "/aliases") == (200, [])
+    assert (await call(router, "GET", "/aliases/gpt/4"))[0] == 404
+    assert (await call(router, "DELETE", "/aliases/gpt/4"))[0] == 404
     async with router.core.registry.read() as session:
         verbs = [(entry.verb, entry.detail) for entry in await audit.recent(session, 3)]
     assert verbs == [
@@ -111,7 +111,7 @@ async def test_defaults_are_kept_and_shown(router: RunningRouter, start_node: St
     await a_node(router, start_node, "tiny")
     defaults = {"temperature": 0.2, "chat_template_kwargs": {"enable_thinking": False}}
     body = {"targets": [{"model": "tiny", "defaults": defaults}]}
-    status, row = await ask(router, "PUT", "/aliases/calm", body)
+    status, row = await call(router, "PUT", "/aliases/calm", body)
     assert (status, row["targets"][0]["defaults"]) == (200, defaults)
     assert router.core.names.route("calm").targets[0].defaults == defaults
 
@@ -134,7 +134,7 @@ async def test_a_default_that_no_path_would_take_is_refused(
     await a_node(router, start_node, "tiny")
     for fields, named in REFUSED_DEFAULTS:
         body = {"targets": [{"model": "tiny", "defaults": fields}]}
-        status, answer = await ask(router, "PUT", "/aliases/calm", body)
+        status, answer = await call(router, "PUT", "/aliases/calm", body)
         assert status == 400 and named in answer["error"]["message"], fields
 
 

@@ -26,7 +26,7 @@ from tests.router.records.test_ledger import FINISHED
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-async def ask(router: RunningRouter, method: str, path: str, body: object = None) -> Any:
+async def call(router: RunningRouter, method: str, path: str, body: object = None) -> Any:
     """The answer of the admin API, whatever its status."""
     key = router.core.settings.admin_key_file.read_text().strip()
     data = b"" if body is None else json.dumps(body).encode()
@@ -71,7 +71,7 @@ async def test_a_dry_run_shows_every_node_and_sends_nothing(
 ) -> None:
     await add_node(router, "a", silent)
     await add_node(router, "b", silent)
-    decision = await ask(router, "POST", "", {"body": BODY, "headers": {"X-Session-Id": "s"}})
+    decision = await call(router, "POST", "", {"body": BODY, "headers": {"X-Session-Id": "s"}})
     assert decision["model"] == "m" and decision["node"] in ("a", "b")
     assert decision["reason"].startswith(decision["node"])
     costs = {cost["node"]: cost for cost in decision["costs"]}
@@ -98,7 +98,7 @@ async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(
     await (await router.post(body)).body()
     await router.idle()
     await add_node(router, "a", silent)
-    decision = await ask(router, "POST", "", {"body": body})
+    decision = await call(router, "POST", "", {"body": body})
     costs = {cost["node"]: cost for cost in decision["costs"]}
     assert {name: cost["estimated"] for name, cost in costs.items()} == {"a": False, "f": True}
     # All of what it served last is taken to be there, and nothing where nothing was reported.
@@ -122,7 +122,7 @@ async def test_a_dry_run_that_cannot_be_is_refused_with_what_to_do(
     router: RunningRouter, add_node: AddNode, dry_run: dict[str, Any], code: str, word: str
 ) -> None:
     await add_node(router, "a", silent)
-    error = (await ask(router, "POST", "", dry_run))["error"]
+    error = (await call(router, "POST", "", dry_run))["error"]
     assert error["code"] == code and word in error["message"]
 
 
@@ -131,7 +131,7 @@ async def test_a_model_whose_nodes_are_away_is_explained(
 ) -> None:
     await add_node(router, "a", silent)
     router.core.fleet.lost("id-a", "It went.")
-    decision = await ask(router, "POST", "", {"body": BODY})
+    decision = await call(router, "POST", "", {"body": BODY})
     assert decision["node"] is None and "router nodes" in decision["reason"]
     assert [cost["excluded"] for cost in decision["costs"]] == ["It cannot be reached."]
 
@@ -142,7 +142,7 @@ async def test_a_served_request_shows_what_was_expected_and_what_was_measured(
     node = await add_agent(router, "a", whole)
     request_id = await served(router)
     await account(router, node, request_id)
-    decided = await ask(router, "GET", f"/{request_id}")
+    decided = await call(router, "GET", f"/{request_id}")
     assert (decided["path"], decided["model"]) == ("/v1/chat/completions", "m")
     assert decided["priority"] == "default" and decided["rejected"] is None
     (attempt,) = decided["attempts"]
@@ -156,7 +156,7 @@ async def test_a_retried_request_shows_both_attempts(
 ) -> None:
     for name in ("a", "b"):
         await add_agent(router, name, refuse("503 Service Unavailable"))
-    decided = await ask(router, "GET", f"/{await served(router)}")
+    decided = await call(router, "GET", f"/{await served(router)}")
     first, second = decided["attempts"]
     assert {first["decision"]["node"], second["decision"]["node"]} == {"a", "b"}
     assert (first["outcome"], second["outcome"]) == ("refused", "refused")
@@ -165,11 +165,11 @@ async def test_a_retried_request_shows_both_attempts(
 async def test_a_rejected_request_shows_why(router: RunningRouter, add_node: AddNode) -> None:
     await add_node(router, "a", silent)
     router.core.fleet.lost("id-a", "It went.")
-    decided = await ask(router, "GET", f"/{await served(router)}")
+    decided = await call(router, "GET", f"/{await served(router)}")
     assert decided["attempts"] == []
     assert decided["rejected"]["kind"] == "no_node"
 
 
 async def test_a_request_that_is_not_remembered_is_refused(router: RunningRouter) -> None:
-    error = (await ask(router, "GET", "/req_nosuch"))["error"]
+    error = (await call(router, "GET", "/req_nosuch"))["error"]
     assert error["code"] == "request_not_found" and "2,000" in error["message"]

@@ -10,7 +10,7 @@ import pytest
 
 from node.protocol.messages import ModelState, StatusEvent
 from registry import nodes
-from tests.router.api.admin.test_aliases import ask
+from tests.router.api.admin.test_aliases import call
 from tests.router.conftest import (
     AddNode,
     Request,
@@ -53,7 +53,7 @@ async def an_agent(
 
 
 async def refusal(router: RunningRouter, method: str, path: str, body: Any) -> tuple[int, str, str]:
-    status, answer = await ask(router, method, path, body)
+    status, answer = await call(router, method, path, body)
     return status, answer["error"]["param"], answer["error"]["message"]
 
 
@@ -61,7 +61,7 @@ async def test_a_pin_is_refused_with_figures_where_the_pinned_would_not_fit(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 10, 8)
-    status, row = await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
+    status, row = await call(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
     assert (status, row) == (
         200,
         {"model": "m0", "node": None, "pinned": True, "keep_alive_s": None},
@@ -72,10 +72,10 @@ async def test_a_pin_is_refused_with_figures_where_the_pinned_would_not_fit(
     assert message == (
         "'m1' takes 8.0 GiB on a, and models that are pinned there take 10.0 of its 16.0 GiB."
     )
-    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
-    status, row = await ask(router, "PATCH", "/policies", body)
+    await call(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
+    status, row = await call(router, "PATCH", "/policies", body)
     assert (status, row["node"]) == (200, "a")
-    assert (await ask(router, "GET", "/policies"))[1] == [row]
+    assert (await call(router, "GET", "/policies"))[1] == [row]
 
 
 async def test_nothing_is_ordered_of_a_model_on_a_node_that_does_not_have_it(
@@ -94,17 +94,17 @@ async def test_nothing_is_ordered_of_a_model_on_a_node_that_does_not_have_it(
         status, param, message = await refusal(router, method, path, body)
         assert (status, param) == (404, "model")
         assert "`router models pull m0 --node b` brings it there" in message
-    assert (await ask(router, "GET", "/policies"))[1] == []
-    assert (await ask(router, "GET", "/schedules"))[1] == []
+    assert (await call(router, "GET", "/policies"))[1] == []
+    assert (await call(router, "GET", "/schedules"))[1] == []
 
 
 async def test_a_pin_stands_in_the_audit_in_words(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
-    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
-    await ask(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": 90})
-    details = [row["detail"] for row in (await ask(router, "GET", "/audit"))[1]]
+    await call(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    await call(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": 90})
+    details = [row["detail"] for row in (await call(router, "GET", "/audit"))[1]]
     assert details[:2] == [
         "not pinned, kept for 90 s, everywhere",
         "pinned, kept by the node's own settings, on a",
@@ -126,9 +126,9 @@ async def test_a_model_too_large_for_its_node_is_a_503_that_names_what_is_missin
     assert "8.0 GiB too few" in error["message"]
     assert "retry-after" not in caller.headers
     assert caller.headers["x-should-retry"] == "false"
-    _, rows = await ask(router, "GET", "/models")
+    _, rows = await call(router, "GET", "/models")
     assert "8.0 GiB too few" in rows[0]["nodes"][0]["no_room"]
-    _, rows = await ask(router, "GET", "/nodes")
+    _, rows = await call(router, "GET", "/nodes")
     assert rows[0]["too_large"] == ["big"]
 
 
@@ -136,7 +136,7 @@ async def test_a_load_where_all_nodes_rest_names_them(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
-    await ask(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
+    await call(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
     _, _, message = await refusal(router, "POST", "/models/load", {"model": "m0"})
     assert message.endswith("takes requests now: a is cordoned.")
 
@@ -145,14 +145,14 @@ async def test_a_change_leaves_what_it_does_not_name(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
-    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
-    _, row = await ask(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": 60})
+    await call(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
+    _, row = await call(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": 60})
     assert (row["pinned"], row["keep_alive_s"]) == (True, 60.0)
-    _, row = await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
+    _, row = await call(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
     assert (row["pinned"], row["keep_alive_s"]) == (False, 60.0)
-    _, row = await ask(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": None})
-    assert (await ask(router, "GET", "/policies"))[1] == []
-    assert (await ask(router, "PATCH", "/policies", {"model": "m0"}))[0] == 400
+    _, row = await call(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": None})
+    assert (await call(router, "GET", "/policies"))[1] == []
+    assert (await call(router, "PATCH", "/policies", {"model": "m0"}))[0] == 400
 
 
 async def test_a_model_of_servers_of_others_is_not_for_the_fleet_to_keep(
@@ -173,7 +173,7 @@ async def test_a_model_of_servers_of_others_is_not_for_the_fleet_to_keep(
             status, param, message = await refusal(router, method, path, body)
             assert (status, param) == (400, "model")
             assert message.startswith("No node agent has the model 'llama'")
-    assert (await ask(router, "GET", "/policies"))[1] == []
+    assert (await call(router, "GET", "/policies"))[1] == []
 
 
 async def test_orders_that_would_be_undone_at_once_are_refused(
@@ -183,12 +183,12 @@ async def test_orders_that_would_be_undone_at_once_are_refused(
     order = {"model": "m0", "node": "a"}
     for node, how in (("a", "`router unpin m0 --node a` first"), (None, "`router unpin m0` first")):
         body = {"model": "m0", "node": node}
-        await ask(router, "PATCH", "/policies", body | {"pinned": True})
+        await call(router, "PATCH", "/policies", body | {"pinned": True})
         status, param, message = await refusal(router, "POST", "/models/unload", order)
         assert (status, param) == (409, "model")
         assert how in message
-        await ask(router, "PATCH", "/policies", body | {"pinned": False})
-    await ask(router, "POST", "/nodes/state", {"node": "a", "state": "maintenance"})
+        await call(router, "PATCH", "/policies", body | {"pinned": False})
+    await call(router, "POST", "/nodes/state", {"node": "a", "state": "maintenance"})
     status, param, message = await refusal(router, "POST", "/models/load", order)
     assert (status, param) == (409, "node")
     assert "`router maintenance a --off` ends it" in message
@@ -203,7 +203,7 @@ async def test_an_unload_of_what_others_pin_names_them(
     assert (status, param) == (409, "model")
     assert "not by this router: by the node's own settings" in message
     lines = {"load": "0 8 * * *", "unload": "0 20 * * *"}
-    _, row = await ask(router, "POST", "/schedules", {"model": "m0", **lines})
+    _, row = await call(router, "POST", "/schedules", {"model": "m0", **lines})
     lifecycle = router.core.lifecycle
     [record] = lifecycle.timetable.records
     lifecycle.remove_schedule(record.id)
@@ -211,7 +211,7 @@ async def test_an_unload_of_what_others_pin_names_them(
     assert lifecycle.keeping("m0", "id-a") == row["id"]
     _, _, message = await refusal(router, "POST", "/models/unload", order)
     assert f"by the schedule {row['id']} until its unload" in message
-    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    await call(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
     _, _, message = await refusal(router, "POST", "/models/unload", order)
     assert "`router unpin m0 --node a` first" in message
 
@@ -220,18 +220,18 @@ async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 10, 8)
-    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
+    await call(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
     body = {"model": "m1", "load": "0 8 * * *"}
     for node in ("a", None):
         status, param, message = await refusal(router, "POST", "/schedules", {**body, "node": node})
         assert (status, param) == (409, "model")
         assert "'m1' takes 8.0 GiB on a" in message and "10.0 of its 16.0 GiB" in message
     unload = {"model": "m1", "unload": "0 8 * * *"}
-    assert (await ask(router, "POST", "/schedules", unload))[0] == 201
-    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
-    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    assert (await call(router, "POST", "/schedules", unload))[0] == 201
+    await call(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
+    await call(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
     await an_agent(router, start_node, 10, 8, name="b")
-    assert (await ask(router, "POST", "/schedules", body))[0] == 201, "there is room on b"
+    assert (await call(router, "POST", "/schedules", body))[0] == 201, "there is room on b"
 
 
 @pytest.mark.parametrize(
@@ -264,49 +264,49 @@ async def test_a_schedule_is_made_listed_and_removed(
 ) -> None:
     await an_agent(router, start_node, 1)
     body = {"model": "m0", "node": "a", "load": "0 8 * * 1-5", "timezone": "Europe/Berlin"}
-    status, row = await ask(router, "POST", "/schedules", body)
+    status, row = await call(router, "POST", "/schedules", body)
     assert status == 201
     assert (row["node"], row["load"], row["unload"]) == ("a", "0 8 * * 1-5", None)
-    assert (await ask(router, "GET", "/schedules"))[1] == [row]
-    assert (await ask(router, "DELETE", f"/schedules/{row['id']}"))[0] == 200
-    assert (await ask(router, "DELETE", f"/schedules/{row['id']}"))[0] == 404
-    assert (await ask(router, "GET", "/schedules"))[1] == []
+    assert (await call(router, "GET", "/schedules"))[1] == [row]
+    assert (await call(router, "DELETE", f"/schedules/{row['id']}"))[0] == 200
+    assert (await call(router, "DELETE", f"/schedules/{row['id']}"))[0] == 404
+    assert (await call(router, "GET", "/schedules"))[1] == []
 
 
 async def test_removing_a_node_forgets_its_policies_and_schedules(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     node = await an_agent(router, start_node, 1)
-    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
-    await ask(router, "POST", "/schedules", {"model": "m0", "node": "a", "load": "0 8 * * *"})
+    await call(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    await call(router, "POST", "/schedules", {"model": "m0", "node": "a", "load": "0 8 * * *"})
     await until(lambda: bool(node.policies) and node.policies[-1]["models"] != {})
-    assert (await ask(router, "DELETE", "/nodes/a"))[0] == 200
+    assert (await call(router, "DELETE", "/nodes/a"))[0] == 200
     assert node.policies[-1]["models"] == {}
-    assert (await ask(router, "GET", "/policies"))[1] == []
-    assert (await ask(router, "GET", "/schedules"))[1] == []
+    assert (await call(router, "GET", "/policies"))[1] == []
+    assert (await call(router, "GET", "/schedules"))[1] == []
 
 
 async def test_a_cordoned_node_is_kept_so_and_only_such_a_one_is_cut(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
-    assert (await ask(router, "POST", "/nodes/cut", {"node": "a"}))[0] == 409
-    status, row = await ask(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
+    assert (await call(router, "POST", "/nodes/cut", {"node": "a"}))[0] == 409
+    status, row = await call(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
     assert (status, row["state"], row["leases"]) == (200, "cordoned", 0)
     async with router.core.registry.read() as session:
         assert [node.state for node in await nodes.list_all(session)] == ["cordoned"]
     body = {"model": "m0", "messages": [{"role": "user", "content": "hi"}]}
     caller = await router.post(body)
     assert await caller.head() == 503
-    assert (await ask(router, "POST", "/nodes/cut", {"node": "a"}))[0] == 200
-    assert (await ask(router, "POST", "/nodes/state", {"node": "a", "state": "off"}))[0] == 400
-    assert (await ask(router, "POST", "/nodes/state", {"node": "b", "state": "active"}))[0] == 404
+    assert (await call(router, "POST", "/nodes/cut", {"node": "a"}))[0] == 200
+    assert (await call(router, "POST", "/nodes/state", {"node": "a", "state": "off"}))[0] == 400
+    assert (await call(router, "POST", "/nodes/state", {"node": "b", "state": "active"}))[0] == 404
 
 
 async def cut(router: RunningRouter) -> None:
     """Cordons the node `a` and ends its requests."""
     for path, body in (("state", {"state": "cordoned"}), ("cut", {})):
-        assert (await ask(router, "POST", f"/nodes/{path}", {"node": "a", **body}))[0] == 200
+        assert (await call(router, "POST", f"/nodes/{path}", {"node": "a", **body}))[0] == 200
 
 
 async def test_a_request_without_content_that_is_cut_goes_to_another_node(
@@ -333,7 +333,7 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
 
     await add_node(router, "a", hello_and_hang)
     second = await add_node(router, "b", silent)
-    await ask(router, "POST", "/nodes/state", {"node": "b", "state": "cordoned"})
+    await call(router, "POST", "/nodes/state", {"node": "b", "state": "cordoned"})
     caller = await router.post(STREAM)
     assert await caller.head() == 200
     assert await caller.chunk() == HELLO
@@ -352,9 +352,9 @@ async def test_what_failed_is_not_shown_any_more_once_the_model_is_gone_from_the
     node = await start_node(drop)
     await router.add(node, "a")
     await (await router.post(WHOLE)).body()
-    _, (row,) = await ask(router, "GET", "/nodes")
+    _, (row,) = await call(router, "GET", "/nodes")
     assert [each["model"] for each in row["breakers"]] == ["m"]
     await node.tell(StatusEvent(node_status(model_status("other"), node_id="id-a")))
     await until(lambda: "other" in router.core.fleet.snapshot[0].model_names())
-    _, (row,) = await ask(router, "GET", "/nodes")
+    _, (row,) = await call(router, "GET", "/nodes")
     assert row["breakers"] == []
