@@ -39,6 +39,7 @@ from router.client.error_dialects import refusal_body
 from router.core import Core
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
+from router.upstream import control_client
 from router.upstream.credentials import NodeCredential
 from router.upstream.origins import Origins
 from serving.http.callers import Callers
@@ -49,6 +50,13 @@ from tests.router.leases import open_leases
 WAIT_S = 20.0
 """Longest wait for anything that must happen."""
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(autouse=True)
+def _patient_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node is lost because the machine is busy; tests of silent nodes set a time of their
+    own."""
+    monkeypatch.setattr(control_client, "HEARTBEAT_S", WAIT_S)
 
 
 def model_status(name: str = "m", **fields: Any) -> ModelStatus:
