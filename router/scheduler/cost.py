@@ -338,8 +338,6 @@ def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | Non
 def _unfit(status: NodeStatus, model: ModelStatus) -> str:
     """The reason why the model cannot be loaded there, as a sentence; empty if it can be, or is
     loaded."""
-    if model.state in IN_MEMORY:
-        return ""
     if model.state is ModelState.PULLING:
         return "It is still pulling the model."
     return no_room(status, model)

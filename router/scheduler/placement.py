@@ -12,7 +12,7 @@ from node.protocol.paths import PATH_COUNT_TOKENS
 from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
 from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import Rates, tokens_per_byte
-from router.scheduler.residency import can_load, displacement, is_present
+from router.scheduler.residency import can_load, displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
@@ -294,6 +294,4 @@ class Placement:
 
 
 def _has_room(book: NodeBook, node: NodeStatus, model: ModelStatus, now_s: float) -> bool:
-    if model.name in book.closed:
-        return False
-    return is_present(book, model) or can_load(displacement(book, node, model, now_s), now_s)
+    return model.name not in book.closed and can_load(displacement(book, node, model, now_s), now_s)

@@ -203,7 +203,7 @@ Script = Callable[[Request], Awaitable[None]]
 
 @dataclass
 class ScriptedNode:
-    """A node that does exactly what its script does, byte by byte."""
+    """A node that sends exactly what its script says, byte by byte."""
 
     script: Script
     first_events: tuple[Event, ...] = (StatusEvent(node_status()),)

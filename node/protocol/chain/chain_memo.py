@@ -85,8 +85,9 @@ class ChainFamily:
         """The chains, the least recently used first."""
         return iter(self._by_head.values())
 
-    def longest(self, text: bytes) -> ItemChain | None:
-        """The chain of the longest run of items with which the list's JSON begins."""
+    def longest(self, text: bytes) -> tuple[ItemChain, int] | None:
+        """The chain with which the list's JSON has the most bytes in common, and their number; None
+        if none has any of the first item."""
         found, alike = None, 1
         at = bisect_right(self._by_text, text, key=_text_of)
         for made in self._by_text[max(0, at - 1) : at + 1]:
@@ -96,7 +97,7 @@ class ChainFamily:
         if found is None:
             return None
         self._by_head.move_to_end(found.hashes[-1])
-        return found.first_items(alike)
+        return found, alike
 
     def put(self, made: ItemChain) -> int:
         """Stores a chain, in place of those of earlier turns of its session. Returns the number of
@@ -157,7 +158,11 @@ class ChainMemo:
         """The stored chain that covers the longest run of items with which the list's JSON
         begins."""
         with self._lock:
-            return self._families[key].longest(text) if self._touch(key) else None
+            found = self._families[key].longest(text) if self._touch(key) else None
+        if found is None:
+            return None
+        made, alike = found
+        return made.first_items(alike)  # may read all of a long list: not under the lock
 
     def put(self, key: Key, made: ItemChain) -> None:
         """Stores a chain that has positions, in place of those of earlier turns of its session."""
