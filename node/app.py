@@ -32,7 +32,7 @@ from node.server.control import add_error_handlers, control_router, health_route
 from node.server.control_models import files_router, models_router
 from node.server.response_store import ResponseStore, StoreLimits
 from node.server.v1 import Api, ApiOptions
-from node.settings import HOLD_HEAD_S, Settings
+from node.settings import STREAM_KEEPALIVE_S, Settings
 from serving import awake
 from serving.http.callers import Callers, Limits
 from serving.http.exchange import as_get
@@ -99,7 +99,7 @@ def _without_port(host: str) -> str:
 def build_app(
     settings: Settings,
     *,
-    hold_head_s: float = HOLD_HEAD_S,
+    stream_keepalive_s: float = STREAM_KEEPALIVE_S,
     timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
 ) -> NodeApp:
     """The agent of `settings`. Raises `StartError`."""
@@ -123,7 +123,7 @@ def build_app(
     rest.include_router(models_router(agent, token))
     rest.include_router(files_router(agent))
     add_error_handlers(rest)
-    options = ApiOptions(token, hold_head_s, settings.reasoning_field)
+    options = ApiOptions(token, stream_keepalive_s, settings.reasoning_field)
     callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), timeouts)
     routes: ASGIApp = _Routes(Api(agent, options, responses, callers), rest)
     if settings.engine == "scripted":

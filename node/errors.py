@@ -114,11 +114,11 @@ class DoesNotFit(NodeError):
     retry_after_s = 30
 
 
-class EngineSilent(NodeError):
+class EngineUnresponsive(NodeError):
     """The engine did not respond in time."""
 
     status = 503
-    code = "engine_silent"
+    code = "engine_unresponsive"
     retry_after_s = 10
 
 

@@ -35,7 +35,7 @@ from serving.variables import PREFIX
 MAX_BODY_BYTES = 32 * 1024 * 1024
 THREAD_BODY_BYTES = 256 * 1024
 """A larger body is parsed in a thread."""
-HOLD_HEAD_S = 10.0
+STREAM_KEEPALIVE_S = 10.0
 """Seconds for which a stream's head is delayed until its first content, and the longest silence
 after that."""
 KEEP_ALIVE_S = 3600.0

@@ -199,11 +199,11 @@ class ModelBroken(NoNodeReady):
     is_always_final = True
 
 
-class NodeAway(RouterError):
-    """The node that holds this cannot be reached now."""
+class OwnerUnreachable(RouterError):
+    """The node that stores this cannot be reached now."""
 
     status = 503
-    code = "node_away"
+    code = "owner_unreachable"
 
 
 class NodeFailed(RouterError):

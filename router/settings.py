@@ -79,8 +79,9 @@ class Settings:
         bool,
         Setting(FLAG, "Log each request in one line.", "--log-requests/--no-log-requests"),
     ] = False
-    hold_head_s: Annotated[
-        float, Setting(TIMEOUT, "Longest silence of a stream, its head included.", "--hold-head")
+    stream_keepalive_s: Annotated[
+        float,
+        Setting(TIMEOUT, "Longest silence of a stream, its head included.", "--stream-keepalive"),
     ] = 10.0
     queue_limit: Annotated[
         int, Setting(COUNT, "Most requests of one model that wait in the router.")

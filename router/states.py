@@ -12,7 +12,7 @@ SCOPE_EXTERNAL = "external"
 """Scope of a key whose requests may go to third-party servers (kind openai)."""
 BROKEN = "broken"
 """State of a model whose files on a node are damaged, besides the states that the node reports."""
-REST_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
+OUT_OF_SERVICE = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 
 
 class BreakerState(StrEnum):

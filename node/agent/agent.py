@@ -23,7 +23,7 @@ from node.engines.processes import Hooks
 from node.engines.residency_policy import ResidencyPolicy
 from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
-from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
+from node.errors import ContextTooLong, EngineDied, EngineUnresponsive, StartError
 from node.ipc.messages import WITHOUT_MLX, Marked
 from node.models.store import ModelEntry, ModelStore
 from node.prompt.prompt import RenderRequest
@@ -215,7 +215,7 @@ class Agent:
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
-            rests=self._residency.rests,
+            in_maintenance=self._residency.in_maintenance,
             pressure=reported_pressure(self._supervisor),
             broken=self._filter.broken(self._supervisor.broken),
         )
@@ -306,7 +306,7 @@ class Agent:
             with contextlib.suppress(EngineDied):
                 try:
                     after = await engine.handle.link.clear_cache()
-                except EngineSilent:
+                except EngineUnresponsive:
                     skipped.append(name)
                     continue
                 if before is not None:

@@ -13,7 +13,7 @@ from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus
 
-_AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
+_NOT_LOADED = (ModelState.ON_DISK, ModelState.FAILED)
 
 
 class Disk:
@@ -92,7 +92,7 @@ class Disk:
 
     def _check_at_rest(self, name: str) -> None:
         for model in self._supervisor.status():
-            if model.name == name and (model.state not in _AT_REST or model.leases):
+            if model.name == name and (model.state not in _NOT_LOADED or model.leases):
                 raise ModelBusy(
                     f"{name} is in memory; unload it first with `router unload {name}`."
                 )

@@ -19,7 +19,7 @@ UNWATCHED_S = 60.0
 LOAD_STALL_S = 900.0
 """Seconds without progress after which a load counts as hung: a slow disk may need minutes for a
 single tensor."""
-_AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
+_NOT_LOADED = (ModelState.ON_DISK, ModelState.FAILED)
 
 logger = logging.getLogger(__name__)
 
@@ -88,12 +88,12 @@ class Watchdog:
             self._supervisor.on_residency_change()
 
     def _load_pinned(self, statuses: tuple[ModelStatus, ...]) -> None:
-        if self._residency.rests:
+        if self._residency.in_maintenance:
             for task in self._loading:
                 task.cancel()
         # A router loads the models that it has pinned.
         for status in statuses:
-            is_due = status.state in _AT_REST and not status.leases and not status.retry_after_s
+            is_due = status.state in _NOT_LOADED and not status.leases and not status.retry_after_s
             if status.name in self._residency.pins and is_due:
                 task = asyncio.create_task(self._load(status.name))
                 self._loading.add(task)

@@ -17,7 +17,7 @@ from node.engines.row_stream import RowEnd, RowStream
 from node.errors import (
     EngineDied,
     EngineFault,
-    EngineSilent,
+    EngineUnresponsive,
     LoadFailure,
     MemoryShort,
     NodeError,
@@ -165,13 +165,13 @@ class EngineLink:
 
     async def clear_cache(self) -> EngineStats:
         """Returns the engine's state once it has dropped all stored KV. Raises `EngineDied` or
-        `EngineSilent`."""
+        `EngineUnresponsive`."""
         number = next(self._numbers)
         try:
             async with asyncio.timeout(CLEAR_S):
                 return await self._request(number, ClearCache(number))
         except TimeoutError:
-            raise EngineSilent(
+            raise EngineUnresponsive(
                 f"The engine did not forget its stored KV within {CLEAR_S:.0f} s."
             ) from None
 

@@ -43,7 +43,7 @@ class ModelCatalog:
         """Reads the store again."""
         async with self._reading:
             here, self.disk_free_bytes = await asyncio.to_thread(self._read)
-            # A folder that has the name of a model in use waits until that model is at rest.
+            # A folder that has the name of a model in use waits until that model is unloaded.
             used = self._slots.used_entries()
             before = (self.entries.keys(), self.broken)
             self.entries = {entry.name: entry for entry in (*here.models, *used)}

@@ -36,19 +36,19 @@ class ResidencyPolicy:
         """Policies by router id."""
 
     @property
-    def rests(self) -> bool:
+    def in_maintenance(self) -> bool:
         """True if a router has the node under maintenance."""
-        return any(each.policies.rests for each in self._by_router.values())
+        return any(each.policies.in_maintenance for each in self._by_router.values())
 
     @property
     def pins(self) -> frozenset[str]:
         """Models that the settings pin, and that are therefore to be loaded."""
-        return frozenset() if self.rests else self._pins
+        return frozenset() if self.in_maintenance else self._pins
 
     def set(self, policies: Policies) -> None:
         """Replaces all policies of one router."""
         self._by_router.pop(policies.router_id, None)
-        if policies.models or policies.rests:
+        if policies.models or policies.in_maintenance:
             self._by_router[policies.router_id] = _RouterPolicies(policies)
 
     def lapse(self, now_s: float) -> tuple[str, ...]:
@@ -68,11 +68,11 @@ class ResidencyPolicy:
 
     def of(self, name: str) -> Residency:
         """Returns the residency of one model. If routers differ, the longest keep-alive applies;
-        while the node rests, nothing is pinned."""
+        under maintenance, nothing is pinned."""
         models = (each.policies.models for each in self._by_router.values())
         policies = [each[name] for each in models if name in each]
         is_pinned = name in self._pins or any(each.pinned for each in policies)
-        pinned = is_pinned and not self.rests
+        pinned = is_pinned and not self.in_maintenance
         keep_alives_s = [each.keep_alive_s for each in policies if each.keep_alive_s is not None]
         if keep_alives_s:
             longest_s = max(inf if each == 0.0 else each for each in keep_alives_s)

@@ -58,7 +58,7 @@ class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
 
     router_id: Id
     models: Annotated[dict[Name, ModelPolicy], Meta(max_length=10_000)]
-    rests: bool = False
+    in_maintenance: bool = False
     """The node is under maintenance: no pin has an effect, neither a router's nor one in the node's
     own settings, and nothing is loaded for one."""
 

@@ -235,7 +235,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Minimum residency: seconds that a loaded model stays before it is unloaded for another."""
     max_swap_wait_s: Seconds = 0.0
     """Seconds after which a request that waits for a swap goes first."""
-    rests: bool = False
+    in_maintenance: bool = False
     """A router has put the node under maintenance: no pin has an effect, other routers'
     included."""
     pressure: MemoryPressure | None = None

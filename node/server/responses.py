@@ -40,12 +40,12 @@ class ResponsesApi:
     """The responses of one agent: those in progress, and those in its store."""
 
     def __init__(
-        self, agent: Agent, store: ResponseStore, chainer: Chainer, hold_head_s: float
+        self, agent: Agent, store: ResponseStore, chainer: Chainer, stream_keepalive_s: float
     ) -> None:
         self._agent = agent
         self._store = store
         self._chainer = chainer
-        self._hold_head_s = hold_head_s
+        self._stream_keepalive_s = stream_keepalive_s
         self._open: dict[str, tuple[Job, ResponseWriter]] = {}
         """Responses in progress that will be stored, by id."""
 
@@ -124,7 +124,7 @@ class ResponsesApi:
                 if is_kept and end is not None:
                     self._agent.publish_stored(response_id, job.origin, end)
 
-        batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
+        batches = _until_cancelled(self._agent.requests.run(job, self._stream_keepalive_s), job)
         if parsed.facts.store:
             self._open[response_id] = job, writer
         try:
@@ -132,7 +132,7 @@ class ResponsesApi:
                 headers = call.answer_headers(parsed.request)
                 if parsed.request.stream:
                     stream = EventStream(writer, call.send, headers, keep)
-                    await stream.run(batches, self._hold_head_s)
+                    await stream.run(batches, self._stream_keepalive_s)
                 else:
                     body, more = await collect(batches, writer, keep)
                     await call.send_json(body, [*headers, *more])

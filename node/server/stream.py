@@ -1,7 +1,7 @@
 """Turns a sequence's parts into the bytes of a response: server-sent events, or one JSON object.
 
 The head of the response is not sent until the first content, or until the sequence was silent for
-`HOLD_HEAD_S`; before it is sent, every failure can still be an HTTP status.
+`STREAM_KEEPALIVE_S`; before it is sent, every failure can still be an HTTP status.
 """
 
 import time

@@ -41,7 +41,7 @@ from node.server.call import Call, ClientDisconnected
 from node.server.response_store import ResponseStore
 from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
-from node.settings import HOLD_HEAD_S
+from node.settings import STREAM_KEEPALIVE_S
 from serving.http.callers import Callers
 
 _LISTS = (PATH_MODELS, PATH_REQUESTS)
@@ -57,7 +57,7 @@ class ApiOptions:
     """Options of the agent's API."""
 
     token: str
-    hold_head_s: float = HOLD_HEAD_S
+    stream_keepalive_s: float = STREAM_KEEPALIVE_S
     reasoning_field: ReasoningField = "reasoning_content"
 
 
@@ -70,11 +70,11 @@ class Api:
         self._agent = agent
         self._callers = callers
         self._token = options.token.encode()
-        self._hold_head_s = options.hold_head_s
+        self._stream_keepalive_s = options.stream_keepalive_s
         self._created_s = int(time.time())
         self._chainer = Chainer()
         self._bodies = Bodies()
-        self._responses = ResponsesApi(agent, store, self._chainer, options.hold_head_s)
+        self._responses = ResponsesApi(agent, store, self._chainer, options.stream_keepalive_s)
         self._reads: dict[str, Callable[[bytes], DialectRequest]] = {
             PATH_CHAT: lambda body: read_chat(body, options.reasoning_field),
             PATH_COMPLETIONS: read_completion,
@@ -154,14 +154,14 @@ class Api:
         node_id = self._agent.identity.node_id
         head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
         writer = parsed.writer(head)
-        batches = self._agent.requests.run(job, self._hold_head_s)
+        batches = self._agent.requests.run(job, self._stream_keepalive_s)
         async with call.until_disconnect(), contextlib.aclosing(batches):
             if not request.stream:
                 body, headers = await collect(batches, writer)
                 await call.send_json(body, [*call.answer_headers(request), *headers])
                 return
             stream = EventStream(writer, call.send, call.answer_headers(request))
-            await stream.run(batches, self._hold_head_s)
+            await stream.run(batches, self._stream_keepalive_s)
 
     async def _count_tokens(self, call: Call) -> None:
         request = await call.read(read_count_tokens)

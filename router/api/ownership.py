@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from node.protocol.ids import RESPONSE_PREFIX, NodeId, parse_id, response_of
-from router.dispatch.dispatcher import node_away
+from router.dispatch.dispatcher import owner_unreachable
 from router.errors import RouterError, UnknownItem, UnknownModel, UnknownPreviousResponse
 from router.fleet.fleet import Fleet
 from router.states import KIND_AGENT
@@ -43,7 +43,7 @@ def node_of_response(fleet: Fleet, caller: Caller, previous_id: str, model: str)
     """Returns the id of the node that stores the response which a request continues.
 
     Raises `UnknownPreviousResponse`, `UnknownModel` if that node does not have the model, and
-    `NodeAway`.
+    `OwnerUnreachable`.
     """
     param = "previous_response_id"
     if not previous_id.startswith(RESPONSE_PREFIX):
@@ -71,7 +71,7 @@ def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model:
     item ids. Returns "" if no id was made by this fleet; then any node can report it as unknown.
 
     Raises `UnknownItem`, also if two nodes store them, `UnknownModel` if the node does not have the
-    model, and `NodeAway`.
+    model, and `OwnerUnreachable`.
     """
     first_path, first = "", None
     for path, item_id in items.items():
@@ -97,10 +97,10 @@ def node_of_items(fleet: Fleet, caller: Caller, items: Mapping[str, str], model:
 
 
 def _need_served(view: NodeView, model: str, what: str, otherwise: str) -> None:
-    """Raises `NodeAway` or `UnknownModel` if the node cannot serve a request that needs `what` it
-    stores; `otherwise` names the caller's alternative."""
+    """Raises `OwnerUnreachable` or `UnknownModel` if the node cannot serve a request that needs
+    `what` it stores; `otherwise` names the caller's alternative."""
     if not view.reachable:
-        raise node_away(view, f", or {otherwise}")
+        raise owner_unreachable(view, f", or {otherwise}")
     if model not in view.model_names():
         raise UnknownModel(
             f"The node {view.name}, which stores {what}, does not have the model {model!r}; "

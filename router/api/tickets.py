@@ -20,7 +20,7 @@ from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
 from router.errors import (
     ContextTooLong,
-    NodeAway,
+    OwnerUnreachable,
     PaidBudgetUsed,
     PaidNotAllowed,
     ServersNotAllowed,
@@ -52,7 +52,7 @@ take a tenth of the time that a chain takes."""
 _MAY_OVERFLOW_BYTES = 64 << 10
 """Items shorter than this fit into every model's context, so that looking for an overflow is
 skipped."""
-UNABLE = (UnknownModel, NodeAway, PaidBudgetUsed)
+UNABLE = (UnknownModel, OwnerUnreachable, PaidBudgetUsed)
 """Errors that concern one model only; the alias's next target is tried."""
 
 
@@ -132,8 +132,8 @@ class Tickets:
 
     async def next(self, request: InferenceRequest, earlier_attempts: int = 0) -> Ticket:
         """Returns the ticket for the best target that is left. Raises the error of the last target:
-        `ContextTooLong`, `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, or what
-        `node_of_response` and `node_of_items` raise."""
+        `ContextTooLong`, `UnknownModel`, `OwnerUnreachable`, `PaidNotAllowed`, `PaidBudgetUsed`, or
+        what `node_of_response` and `node_of_items` raise."""
         while True:
             target = request.target = request.targets_left.popleft()
             try:

@@ -16,7 +16,7 @@ from router.commands.client import (
     read_row,
     read_rows,
 )
-from router.states import REST_WORDS
+from router.states import OUT_OF_SERVICE
 
 LOAD_TIMEOUT_S = 3600.0
 _POLL_S = 0.5
@@ -144,6 +144,6 @@ def _place_words(place: ModelPlace) -> Iterator[str]:
         "paid": place.paid,
         "failing": place.failing,
         "too large for it": place.no_room is not None,
-        f"the node is {REST_WORDS.get(place.node_state)}": place.node_state in REST_WORDS,
+        f"the node is {OUT_OF_SERVICE.get(place.node_state)}": place.node_state in OUT_OF_SERVICE,
     }
     yield from (words for words, holds in remarks.items() if holds)

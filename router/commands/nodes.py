@@ -166,10 +166,10 @@ def _reached(row: NodeRow) -> tuple[str, str]:
     """Describes if the node is reachable and accepts requests; returns (words, style)."""
     if row.reachable:
         return ("reachable", "green") if row.state == ACTIVE else (row.state, "yellow")
-    resting = "" if row.state == ACTIVE else f"; {row.state}"
+    out_of_service = "" if row.state == ACTIVE else f"; {row.state}"
     if row.status_age_s is None:
-        return f"no status yet{resting}", "red"
-    return f"lost, last status {wording.span(row.status_age_s)} ago{resting}", "red"
+        return f"no status yet{out_of_service}", "red"
+    return f"lost, last status {wording.span(row.status_age_s)} ago{out_of_service}", "red"
 
 
 def _failing(row: NodeRow) -> list[str]:

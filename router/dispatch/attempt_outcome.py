@@ -14,7 +14,7 @@ from router.types import Failure
 
 MAX_EXCERPT_CHARS = 500
 """Longest excerpt of a server's error page."""
-_FAILURE_CODES = frozenset(("engine_died", "engine_silent", "load_failed"))
+_FAILURE_CODES = frozenset(("engine_died", "engine_unresponsive", "load_failed"))
 """Error codes of agents that have failed, although they send `retry-after`."""
 
 

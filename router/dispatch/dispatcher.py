@@ -15,9 +15,9 @@ from node.protocol.paths import PATH_COUNT_TOKENS
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import (
     DeadlineExceeded,
-    NodeAway,
     NodeFailed,
     NodeRefused,
+    OwnerUnreachable,
     RouterError,
     WrongNodeToken,
 )
@@ -179,16 +179,16 @@ class Dispatcher:
         """Forwards a request about an object that a node stores; returns its response, whatever the
         status.
 
-        Raises `NodeAway` if the node cannot be reached, and what `refused` returns if it rejects
-        the router.
+        Raises `OwnerUnreachable` if the node cannot be reached, and what `refused` returns if it
+        rejects the router.
         """
         client = self._watcher.client(view.node_id)
         if client is None or not view.reachable:
-            raise node_away(view)
+            raise owner_unreachable(view)
         try:
             answer = await client.follow_up(method, target, self._ledger.origins.of(caller))
         except OSError as error:
-            raise node_away(view) from error
+            raise owner_unreachable(view) from error
         if answer.status in ROUTER_FAULT_STATUSES:
             raise _refusal(view.name, answer.status)
         return answer
@@ -261,10 +261,10 @@ class Dispatcher:
                 self._driver.on_node_removed(node_id)
 
 
-def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
+def owner_unreachable(view: NodeView, otherwise: str = "") -> OwnerUnreachable:
     """Returns the error for an unreachable node that alone can serve the caller; `otherwise` names
     the alternative, as the rest of a sentence."""
-    return NodeAway(
+    return OwnerUnreachable(
         f"The node {view.name}, which stores this, cannot be reached now; try again later"
         f"{otherwise}.",
         retry_after_s=RETRY_AFTER_S,

@@ -16,12 +16,12 @@ class Reply:
 
     The head of a stream is withheld until the first bytes of an agent's response, or the first
     content of a third-party server's, so that before them every failure is an HTTP status or a
-    retry on another node. After `hold_head_s` without data the router starts the stream itself and
-    sends comments.
+    retry on another node. After `stream_keepalive_s` without data the router starts the stream
+    itself and sends comments.
     """
 
     def __init__(
-        self, ticket: Ticket, exchange: Exchange, dispatcher: Dispatcher, hold_head_s: float
+        self, ticket: Ticket, exchange: Exchange, dispatcher: Dispatcher, stream_keepalive_s: float
     ) -> None:
         self.ticket = ticket
         self.dialect = dialect_of(ticket.path)
@@ -37,7 +37,9 @@ class Reply:
         known."""
         self._last_events = b""
         """Bytes of the stream that were sent last."""
-        self._keepalive = KeepAlive(exchange, hold_head_s, self._begin_early, self._keepalive_text)
+        self._keepalive = KeepAlive(
+            exchange, stream_keepalive_s, self._begin_early, self._keepalive_text
+        )
 
     def is_paused(self) -> bool:
         """Returns True if the client reads more slowly than it is sent."""

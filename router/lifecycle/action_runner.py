@@ -129,7 +129,7 @@ class ActionRunner:
     async def _act(self, client: NodeClient, action: Action, actor: str) -> None:
         if isinstance(action, PushPolicies):
             await client.control.set_policies(
-                Policies(self._parts.router_id, action.policies, action.rests)
+                Policies(self._parts.router_id, action.policies, action.in_maintenance)
             )
             self._pushes.on_sent(action)
             return

@@ -37,7 +37,7 @@ class PushPolicies(msgspec.Struct, frozen=True):
     node_id: str
     instance_id: str
     policies: NodePolicies
-    rests: bool = False
+    in_maintenance: bool = False
     """True under maintenance: then pins of the node's own do not apply either."""
 
 
@@ -122,8 +122,10 @@ def _plan_node(view: NodeView, policies: NodePolicies, sent: PushPolicies | None
     assert view.status is not None
     actions: list[Action] = []
     push = PushPolicies(view.node_id, view.status.instance_id, policies, view.state == MAINTENANCE)
-    rests = view.status.rests
-    if sent != push or any(falls_short(each, policies, rests=rests) for each in view.status.models):
+    in_maintenance = view.status.in_maintenance
+    if sent != push or any(
+        falls_short(each, policies, in_maintenance=in_maintenance) for each in view.status.models
+    ):
         actions.append(push)
     for model in view.status.models:
         if view.state == MAINTENANCE and model.state is ModelState.READY and not model.leases:
@@ -171,15 +173,17 @@ def _steps_to_load(step: Step, views: list[NodeView]) -> list[Action] | None:
     return [LoadModel(step.node_id, step.model) for model in found if may_load(model)]
 
 
-def falls_short(model: ModelStatus, policies: NodePolicies, *, rests: bool = False) -> bool:
+def falls_short(
+    model: ModelStatus, policies: NodePolicies, *, in_maintenance: bool = False
+) -> bool:
     """Returns True if the node keeps the model for less time than required. Another router's
     policies can extend that time but not shorten it, unless that router has the node under
-    maintenance (`rests`)."""
+    maintenance (`in_maintenance`)."""
     policy = policies.get(model.name)
     if policy is None or model.state not in READY_OR_LOADING:
         return False
     if policy.pinned and not model.pinned:
-        return not rests
+        return not in_maintenance
     wanted_s, kept_s = policy.keep_alive_s, model.keep_alive_s
     if model.pinned or wanted_s is None or kept_s is None:
         return False
@@ -232,7 +236,7 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
 def _takes(view: NodeView) -> bool:
     """Returns True if further models may be loaded on the node; False if this or another router has
     it under maintenance."""
-    return view.state == ACTIVE and view.status is not None and not view.status.rests
+    return view.state == ACTIVE and view.status is not None and not view.status.in_maintenance
 
 
 def _leases(view: NodeView) -> int:

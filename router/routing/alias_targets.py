@@ -9,10 +9,10 @@ from node.protocol.messages import ModelState, ModelStatus
 from node.protocol.overflow import Overflow
 from router.errors import (
     ContextTooLong,
-    NodeAway,
     NodeFailed,
     NodeRefused,
     NoNodeReady,
+    OwnerUnreachable,
     QueueFull,
     RouterError,
     ServersNotAllowed,
@@ -38,7 +38,7 @@ _FALLBACK_ERRORS = (
     ContextTooLong,
     NoNodeReady,
     ServersNotAllowed,
-    NodeAway,
+    OwnerUnreachable,
     NodeFailed,
     NodeRefused,
     UnknownModel,

@@ -14,7 +14,7 @@ from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import displacement, no_room
 from router.scheduler.sessions import Session, SessionPace
 from router.scheduler.warm_sessions import WarmSessions
-from router.states import ACTIVE, KIND_OPENAI, REST_WORDS
+from router.states import ACTIVE, KIND_OPENAI, OUT_OF_SERVICE
 from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
 
 FAILED_LOAD_S = 600.0
@@ -327,7 +327,7 @@ def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | Non
     if view.status is not None and (unfit := _unfit(view.status, model)):
         return unfit
     if view.state != ACTIVE:
-        return f"It is {REST_WORDS[view.state]}."
+        return f"It is {OUT_OF_SERVICE[view.state]}."
     if bar := ineligible(ticket, view):
         return bar
     if view.node_id in estimate.tried:

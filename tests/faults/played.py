@@ -342,7 +342,7 @@ class PlayedNode:
         self.is_closing = False
         self.witness.states.clear()
         self.pins: dict[str, set[str]] = {"": set(self.settings.pins)}
-        self.rests: dict[str, bool] = {}
+        self.in_maintenance: dict[str, bool] = {}
         """By router, as reported last."""
         kind = EngineKind(self.settings, MACHINE)
         hooks = Hooks(self.on_change)
@@ -384,12 +384,12 @@ class PlayedNode:
             models=self.disk.with_pulls(self.supervisor.status()),
             min_residency_s=self.min_residency_s,
             max_swap_wait_s=self.settings.max_swap_wait_s,
-            rests=self.residency.rests,
+            in_maintenance=self.residency.in_maintenance,
         )
 
     def is_pinned(self, model: str) -> bool:
-        is_resting = any(self.rests.values())
-        return not is_resting and any(model in pins for pins in self.pins.values())
+        is_maintained = any(self.in_maintenance.values())
+        return not is_maintained and any(model in pins for pins in self.pins.values())
 
     # --- its commands ---
 
@@ -448,7 +448,7 @@ class PlayedNode:
     def set_policies(self, policies: Policies) -> None:
         models = policies.models.items()
         self.pins[policies.router_id] = {name for name, each in models if each.pinned}
-        self.rests[policies.router_id] = policies.rests
+        self.in_maintenance[policies.router_id] = policies.in_maintenance
         self.residency.set(policies)
         self.supervisor.on_residency_change()
         self.on_change()

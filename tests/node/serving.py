@@ -113,7 +113,7 @@ async def running(
     home: Path,
     script: Script | None = None,
     *,
-    hold_head_s: float = 5.0,
+    stream_keepalive_s: float = 5.0,
     timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
     **fields: Any,
 ) -> AsyncIterator[RunningAgent]:
@@ -124,7 +124,7 @@ async def running(
     file.write_bytes(msgspec.json.encode(script or Script()))
     settings = Settings(home=home, **{"engine": "scripted", "script": file, **fields})
     token, _ = load_token(settings)
-    app = build_app(settings, hold_head_s=hold_head_s, timeouts=timeouts)
+    app = build_app(settings, stream_keepalive_s=stream_keepalive_s, timeouts=timeouts)
     listener = socket.create_server(("127.0.0.1", 0))
     # Passed on to its connections. The product's loop sets it by itself; without it each answer
     # on a connection that stays waits some 40 ms.

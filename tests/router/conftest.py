@@ -503,7 +503,7 @@ async def router(tmp_path: Path) -> AsyncIterator[RunningRouter]:
 @pytest_asyncio.fixture
 async def impatient(tmp_path: Path) -> AsyncIterator[RunningRouter]:
     """A router that withholds a stream's head for a twentieth of a second only."""
-    async with running_router(tmp_path, hold_head_s=0.05) as running:
+    async with running_router(tmp_path, stream_keepalive_s=0.05) as running:
         yield running
 
 

@@ -27,7 +27,7 @@ from router.errors import (
 from router.lifecycle.reconcile import READY_OR_LOADING
 from router.lifecycle.sources import has_whole
 from router.scheduler.residency import no_room
-from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, REST_WORDS
+from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, OUT_OF_SERVICE
 from router.types import NodeView
 from router.upstream.node_client import NodeClient
 
@@ -108,8 +108,8 @@ def best_node(core: Core, model: str) -> NodeView:
     holders = nodes_with(core, model)
     views = [view for view in holders if view.state == ACTIVE]
     if not views:
-        resting = [f"{view.name} is {REST_WORDS[view.state]}" for view in holders]
-        why = "; ".join(resting) or "`router nodes` shows why"
+        out_of_service = [f"{view.name} is {OUT_OF_SERVICE[view.state]}" for view in holders]
+        why = "; ".join(out_of_service) or "`router nodes` shows why"
         raise NoNodeReady(
             f"No node agent that has the model {model!r} can be reached and takes requests now: "
             f"{why}.",

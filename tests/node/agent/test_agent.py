@@ -433,10 +433,10 @@ async def test_what_routers_want_counts_at_once(monkeypatch: pytest.MonkeyPatch)
     async with running() as agent:
         agent.set_policies(Policies("router", {"scripted": ModelPolicy(pinned=True)}))
         assert pinned == [True]
-        assert not agent.status().rests
-        agent.set_policies(Policies("other", {}, rests=True))
+        assert not agent.status().in_maintenance
+        agent.set_policies(Policies("other", {}, in_maintenance=True))
         assert pinned == [True, False]
-        assert agent.status().rests
+        assert agent.status().in_maintenance
 
 
 async def test_who_orders_a_load_is_not_refused_for_the_last_ones_failure(

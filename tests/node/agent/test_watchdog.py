@@ -103,7 +103,7 @@ async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_un
         node = Watched(it, is_watched=True)
         await node.watchdog.check()
         await asyncio.wait(node.watchdog._loading)
-        node.residency.set(Policies("r", {}, rests=True))
+        node.residency.set(Policies("r", {}, in_maintenance=True))
         (before,) = it.supervisor.status()
         assert not before.pinned
         await it.supervisor.unload(await it.entry(), before.generation)
@@ -121,7 +121,7 @@ async def test_a_load_of_a_pin_ends_where_the_node_is_to_rest() -> None:
         node = Watched(it, is_watched=True)
         await node.watchdog.check()
         await it.until(ModelState.LOADING)
-        node.residency.set(Policies("r", {}, rests=True))
+        node.residency.set(Policies("r", {}, in_maintenance=True))
         await node.watchdog.check()
         await asyncio.wait(node.watchdog._loading)
         assert it.supervisor.status()[0].leases == 0

@@ -55,8 +55,8 @@ def test_a_pin_of_the_settings_stays_whatever_routers_send() -> None:
 def test_while_a_router_has_the_node_rest_no_pin_applies() -> None:
     residency = residency_policy(pins=("m",))
     residency.set(Policies("a", {"n": ModelPolicy(pinned=True)}))
-    residency.set(Policies("b", {"n": ModelPolicy(keep_alive_s=5.0)}, rests=True))
-    assert residency.rests and residency.pins == frozenset()
+    residency.set(Policies("b", {"n": ModelPolicy(keep_alive_s=5.0)}, in_maintenance=True))
+    assert residency.in_maintenance and residency.pins == frozenset()
     assert not residency.of("m").pinned
     assert residency.of("n") == Residency(pinned=False, keep_alive_s=5.0)
     residency.set(Policies("b", {}))
@@ -81,6 +81,6 @@ def test_the_policies_of_a_router_lapse_unless_it_sends_them_again() -> None:
 
 def test_a_router_that_vanishes_leaves_no_maintenance_behind() -> None:
     residency = residency_policy(pins=("m",))
-    residency.set(Policies("a", {}, rests=True))
+    residency.set(Policies("a", {}, in_maintenance=True))
     assert residency.lapse(0.0) == () and residency.pins == frozenset()
     assert residency.lapse(POLICIES_LAPSE_S) == ("a",) and residency.pins == {"m"}

@@ -265,7 +265,7 @@ async def test_a_load_that_fails_is_a_503_with_the_reason(tmp_path: Path) -> Non
 
 async def test_silence_is_filled_with_comments(tmp_path: Path) -> None:
     script = Script(load_delay_s=0.5, first_token_delay_s=0.8, tokens=2)
-    async with running(tmp_path, script, hold_head_s=0.05) as agent:
+    async with running(tmp_path, script, stream_keepalive_s=0.05) as agent:
         response = await agent.chat(stream=True)
     assert re.match(r": loading scripted \d+ %\n\n", response.text)
     assert ": keep-alive\n\n: keep-alive\n\n" in response.text
@@ -274,7 +274,7 @@ async def test_silence_is_filled_with_comments(tmp_path: Path) -> None:
 
 async def test_the_keep_alives_of_a_prefill_report_its_progress(tmp_path: Path) -> None:
     script = Script(prefill_s_per_token=0.01, progress_interval_s=0.02, tokens=1)
-    async with running(tmp_path, script, hold_head_s=0.05) as agent:
+    async with running(tmp_path, script, stream_keepalive_s=0.05) as agent:
         response = await agent.chat("x" * 200, stream=True)
     comments = [line for line in response.text.split("\n") if line.startswith(": prefill ")]
     percents = [int(line.split()[2]) for line in comments]
@@ -310,7 +310,7 @@ async def test_the_head_of_a_stream_predicts_what_its_usage_reports(tmp_path: Pa
 
 async def test_a_failure_after_a_comment_is_in_the_stream(tmp_path: Path) -> None:
     script = Script(load_delay_s=0.2, load_failure="No.")
-    async with running(tmp_path, script, hold_head_s=0.05) as agent:
+    async with running(tmp_path, script, stream_keepalive_s=0.05) as agent:
         response = await agent.chat(stream=True)
     assert response.status_code == 200
     assert data_of(response.text)[0]["error"]["code"] == "load_failed"
@@ -445,7 +445,7 @@ async def test_the_error_of_a_prompt_that_is_too_long_is_what_the_dialect_s_clie
     load_s = 1.0 if is_late else 0.0
     script = Script(models=(ScriptedModel(context_tokens=8),), load_delay_s=load_s)
     body = {"model": "scripted", "stream": True, **OVERFLOWS[path]}
-    async with running(tmp_path, script, hold_head_s=0.01 if is_late else WAIT_S) as agent:
+    async with running(tmp_path, script, stream_keepalive_s=0.01 if is_late else WAIT_S) as agent:
         answer = await agent.client.post(path, json=body)
     assert answer.status_code == (200 if is_late else 400)
     failure = data_of(answer.text)[-1] if is_late else answer.json()

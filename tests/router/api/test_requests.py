@@ -389,10 +389,10 @@ async def test_a_cancellation_at_a_node_that_is_gone_or_away_is_refused_as_such(
     error = await refused(await cancel(router, elsewhere(router)), 404, "request_not_found")
     assert "not part of the fleet any more" in error["message"]
     await add_agent(router, "a", drop)
-    await refused(await cancel(router, elsewhere(router)), 503, "node_away")
+    await refused(await cancel(router, elsewhere(router)), 503, "owner_unreachable")
     router.core.fleet.lost(agent_id("a"), "It sleeps.")
     caller = await cancel(router, elsewhere(router))
-    await refused(caller, 503, "node_away")
+    await refused(caller, 503, "owner_unreachable")
     assert int(caller.headers["retry-after"]) > 0
 
 

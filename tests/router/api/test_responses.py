@@ -169,7 +169,7 @@ async def test_a_response_of_a_node_that_is_away_is_503_with_retry_after(
     await add_agent(router, "a", silent)
     router.core.fleet.lost(agent_id("a"), "It sleeps.")
     caller = await call(router, "GET", response_id(router))
-    error = await refused(caller, 503, "node_away")
+    error = await refused(caller, 503, "owner_unreachable")
     assert "The node a" in error["message"] and int(caller.headers["retry-after"]) > 0
 
 
@@ -178,7 +178,7 @@ async def test_a_node_that_dies_at_a_follow_up_is_away(
 ) -> None:
     await add_agent(router, "a", drop)
     caller = await call(router, "DELETE", response_id(router))
-    await refused(caller, 503, "node_away")
+    await refused(caller, 503, "owner_unreachable")
     assert "retry-after" in caller.headers
 
 
@@ -191,7 +191,7 @@ async def test_a_node_that_does_not_answer_a_follow_up_is_away(
         # On a busy machine the time may be up before the request is sent.
         while PATH_RESPONSES not in node.requests[-1].target:
             caller = await call(router, "GET", response_id(router))
-            await refused(caller, 503, "node_away")
+            await refused(caller, 503, "owner_unreachable")
         await node.requests[-1].gone.wait()
 
 
@@ -208,7 +208,7 @@ async def test_an_answer_without_end_is_not_gathered(
 
     await add_agent(router, "a", flood)
     caller = await call(router, "GET", response_id(router))
-    await refused(caller, 503, "node_away")
+    await refused(caller, 503, "owner_unreachable")
 
 
 async def test_a_follow_up_at_the_router_s_end_is_rejected_for_it(
@@ -361,7 +361,7 @@ async def test_an_item_that_cannot_be_had_is_refused_by_its_own_name(
     body = {"model": "m", "input": [{"role": "user", "content": "x"}, {"id": wanted}]}
     caller = await router.post(body, RESPONSES)
     if whose == "away":
-        assert "send the item whole" in (await refused(caller, 503, "node_away"))["message"]
+        assert "send the item whole" in (await refused(caller, 503, "owner_unreachable"))["message"]
         return
     error = await refused(caller, 404, "item_not_found")
     assert error["param"] == "input[1].id"
@@ -447,7 +447,7 @@ async def test_where_the_node_is_away_the_caller_may_wait_or_send_the_whole_inpu
     await add_agent(router, "b", silent)
     router.core.fleet.lost(agent_id("b"), "It sleeps.")
     caller = await router.post(going_on(response_id(router, "b")), RESPONSES)
-    error = await refused(caller, 503, "node_away")
+    error = await refused(caller, 503, "owner_unreachable")
     assert "or send the whole input without" in error["message"]
     assert int(caller.headers["retry-after"]) > 0
 

@@ -116,7 +116,7 @@ def test_a_503_with_retry_after_is_a_rejection(body: bytes) -> None:
     assert failure_kind(ErrorResponse(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
 
 
-@pytest.mark.parametrize("code", ["engine_died", "engine_silent", "load_failed"])
+@pytest.mark.parametrize("code", ["engine_died", "engine_unresponsive", "load_failed"])
 def test_an_engine_that_has_failed_has_failed_though_its_agent_sends_retry_after(
     code: str,
 ) -> None:

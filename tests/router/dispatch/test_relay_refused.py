@@ -42,7 +42,7 @@ BODIES: dict[str, dict[str, Any]] = {
 async def fleet(folder: Path) -> AsyncIterator[tuple[RunningRouter, RunningAgent]]:
     """The agent opens its streams while the model is still being loaded."""
     async with (
-        running(folder / "agent", LOADING, hold_head_s=0.01) as agent,
+        running(folder / "agent", LOADING, stream_keepalive_s=0.01) as agent,
         running_router(folder) as router,
     ):
         url, node_id = f"http://127.0.0.1:{agent.port}", agent.app.agent.identity.node_id

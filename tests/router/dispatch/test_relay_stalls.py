@@ -47,7 +47,7 @@ async def strict(tmp_path: Path) -> AsyncIterator[RunningRouter]:
         "load_timeout_s": BEGIN_S,
         "first_token_timeout_s": BEGIN_S,
     }
-    async with running_router(tmp_path, hold_head_s=0.05, **limits) as running:
+    async with running_router(tmp_path, stream_keepalive_s=0.05, **limits) as running:
         yield running
 
 

@@ -260,7 +260,9 @@ async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
         await until(lambda: playing.orders == [(PATH_LOAD, "m")])
         core.fleet.set_state("id-a", "maintenance")
         await until(lambda: playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")])
-        await until(lambda: playing.node.policies[-1] == {**own, "models": {}, "rests": True})
+        await until(
+            lambda: playing.node.policies[-1] == {**own, "models": {}, "in_maintenance": True}
+        )
         core.lifecycle.reconcile()
         await until(lambda: not core.lifecycle.actions._tasks)
         assert len(playing.orders) == 2

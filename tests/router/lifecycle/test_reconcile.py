@@ -40,7 +40,7 @@ def on_disk(**fields: Any) -> ModelStatus:
 def pushed(view: NodeView, *wishes: Requirement) -> dict[str, PushPolicies]:
     assert view.status is not None
     push = PushPolicies(view.node_id, view.status.instance_id, policies_for(view, wishes))
-    return {view.node_id: msgspec.structs.replace(push, rests=view.state == "maintenance")}
+    return {view.node_id: msgspec.structs.replace(push, in_maintenance=view.state == "maintenance")}
 
 
 def test_policies_are_pushed_once_for_each_start_of_an_agent_even_none() -> None:
@@ -67,20 +67,20 @@ def test_a_pinned_model_is_loaded_where_it_is_whole_and_the_node_is_active() -> 
     node = view(on_disk())
     assert plan([node], [PIN], pushed(node, PIN)) == [LoadModel("n", "m")]
     for state in ("cordoned", "maintenance"):
-        resting = view(on_disk(), state=state)
-        assert plan([resting], [PIN], pushed(resting, PIN)) == []
+        out_of_service = view(on_disk(), state=state)
+        assert plan([out_of_service], [PIN], pushed(out_of_service, PIN)) == []
 
 
 def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules() -> None:
     """Else the two would load and unload by turns."""
     node = view(on_disk())
     assert node.status is not None
-    rests = msgspec.structs.replace(node.status, rests=True)
-    resting = msgspec.structs.replace(node, status=rests)
-    assert plan([resting], [PIN], pushed(resting, PIN)) == []
-    assert steps(Step(True, "m", "n"), [resting], []) == []
-    assert best_place([resting], "m") == ""
-    ready = msgspec.structs.replace(rests, models=(model_status("m"),))
+    in_maintenance = msgspec.structs.replace(node.status, in_maintenance=True)
+    out_of_service = msgspec.structs.replace(node, status=in_maintenance)
+    assert plan([out_of_service], [PIN], pushed(out_of_service, PIN)) == []
+    assert steps(Step(True, "m", "n"), [out_of_service], []) == []
+    assert best_place([out_of_service], "m") == ""
+    ready = msgspec.structs.replace(in_maintenance, models=(model_status("m"),))
     leaving = msgspec.structs.replace(node, status=ready)
     assert plan([leaving], [PIN], pushed(leaving, PIN)) == []
 

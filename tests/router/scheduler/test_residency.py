@@ -149,8 +149,8 @@ def test_a_node_that_rests_is_named_in_a_rejection_without_retry_after(
 
 
 def test_where_one_node_rests_and_another_is_away_it_helps_to_try_again() -> None:
-    resting = replace(node("a", there("x")), state=CORDONED)
-    fleet = Fleet(resting, replace(node("b", there("x")), reachable=False))
+    cordoned = replace(node("a", there("x")), state=CORDONED)
+    fleet = Fleet(cordoned, replace(node("b", there("x")), reachable=False))
     rejection = rejected(fleet.submit(a_ticket("1", model="x")))
     assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NO_NODE, RETRY_AFTER_S)
     assert "a: It is cordoned." in rejection.reason
