@@ -1,5 +1,5 @@
 """`make run` and its kin, in a folder whose path has a space, with programs that only say what they
-were asked; and by what Apple's make, 3.81, can read."""
+were started; and by what Apple's make, 3.81, can read."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ NEWER_THAN_3_81 = {
 }
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 IMPORT = """#!/bin/sh
-echo "node-agent $@" >> "$ASKED"
+echo "node-agent $@" >> "$CALLS"
 mkdir -p "$MLX_FLEET_HOME/node/models/smollm2"
 echo {} > "$MLX_FLEET_HOME/node/models/smollm2/config.json"
 """
-SAY = '#!/bin/sh\necho "$(basename "$0") $@" >> "$ASKED"\n'
+SAY = '#!/bin/sh\necho "$(basename "$0") $@" >> "$CALLS"\n'
 
 
 def program(path: Path, text: str) -> None:
@@ -47,9 +47,9 @@ class Clone:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "My Projects" / "mlx fleet"
-        self.asked = folder / "asked"
+        self.started = folder / "started"
         self.folder.mkdir(parents=True)
-        self.asked.write_text("")
+        self.started.write_text("")
         for name in ("Makefile", "pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, self.folder)
         (self.folder / ".cache/demo").mkdir(parents=True)
@@ -66,7 +66,7 @@ class Clone:
         done = subprocess.run(
             ["make", *arguments],
             cwd=self.folder,
-            env={**kept, "ASKED": str(self.asked), **environ},
+            env={**kept, "CALLS": str(self.started), **environ},
             capture_output=True,
             text=True,
             check=False,
@@ -75,8 +75,8 @@ class Clone:
         return done.stdout + done.stderr
 
     def said(self) -> list[str]:
-        lines = self.asked.read_text().splitlines()
-        self.asked.write_text("")
+        lines = self.started.read_text().splitlines()
+        self.started.write_text("")
         return lines
 
 
@@ -102,7 +102,7 @@ def test_a_home_with_a_space_elsewhere_is_used(clone: Clone, tmp_path: Path) -> 
 
 
 def test_bench_tells_where_the_model_is(clone: Clone) -> None:
-    show = '#!/bin/sh\necho "$MLX_FLEET_SMOLLM2|$MLX_FLEET_SHARED|$@" >> "$ASKED"\n'
+    show = '#!/bin/sh\necho "$MLX_FLEET_SMOLLM2|$MLX_FLEET_SHARED|$@" >> "$CALLS"\n'
     program(clone.folder / ".venv/bin/python", show)
     model = clone.folder / ".cache/test-node/models/smollm2"
     model.mkdir(parents=True)
@@ -128,7 +128,7 @@ def test_an_old_python_is_told_what_to_do(clone: Clone) -> None:
 def test_a_newer_python_is_found_beside_an_old_one(clone: Clone, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     program(programs / "python3", "#!/bin/sh\nexit 1\n")
-    program(programs / "python3.13", '#!/bin/sh\n[ "$1" = -c ] || echo "chosen $@" >> "$ASKED"\n')
+    program(programs / "python3.13", '#!/bin/sh\n[ "$1" = -c ] || echo "chosen $@" >> "$CALLS"\n')
     program(clone.folder / ".venv/bin/pip", SAY)
     (clone.folder / ".venv/.base").unlink()
     clone.make(".venv/.base", PATH=f"{programs}:{os.environ['PATH']}")

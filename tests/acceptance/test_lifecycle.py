@@ -24,7 +24,7 @@ from router.settings import Settings
 from router.upstream.credentials import NodeCredential
 from tests.acceptance.processes import Agent, agent, run_cli
 from tests.fakes import FakeClock
-from tests.faults.rig import add_real, until_told
+from tests.faults.rig import add_real, until_async
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import RunningRouter, running_router
 from tests.router.lifecycle.test_lifecycle import pending
@@ -152,7 +152,7 @@ class Pair:
             received = view.status.models[0] if view and view.status else model
             return model if fits(model) and fits(received) else None
 
-        found = await until_told(ask)
+        found = await until_async(ask)
         assert isinstance(found, ModelStatus)
         return found
 

@@ -110,7 +110,7 @@ async def until(ready: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
     return found
 
 
-async def until_told(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) -> Any:
+async def until_async(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) -> Any:
     """What `ask` returns, once that is true."""
     deadline_s = time.monotonic() + wait_s
     while not (found := await ask()):

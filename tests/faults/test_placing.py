@@ -33,7 +33,7 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.dispatch.test_relay import STREAM, WHOLE, asked, refuse, stream, whole
+from tests.router.dispatch.test_relay import STREAM, WHOLE, refuse, request_counts, stream, whole
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ async def test_fault_27_a_node_that_fails_at_once_does_not_draw_the_requests(
             await answer_of(router)
 
     await asyncio.gather(*(one_after_another() for _ in range(4)))
-    drawn = asked(failing, serving)
+    drawn = request_counts(failing, serving)
     assert drawn[0] <= 10 and drawn[1] >= 90
 
 
@@ -100,7 +100,7 @@ async def test_fault_28_a_request_that_one_node_turns_away_goes_to_one_that_is_f
     serving = await add_node(router, "b", stream if body is STREAM else whole)
     for _ in range(6):
         assert await answer_of(router, body) == (200, "b")
-    assert asked(busy, serving) == [1, 6]
+    assert request_counts(busy, serving) == [1, 6]
     # It has not failed.
     rows = {row["name"]: row for row in await admin_get(router, "/admin/nodes")}
     assert rows["a"]["breakers"] == rows["b"]["breakers"] == []
@@ -203,7 +203,7 @@ async def test_fault_32_nothing_goes_to_where_a_node_was_before(
     await strange.start()
     for _ in range(5):
         assert await answer_of(router) == (200, "a")
-    assert asked(old, new) == [1, 5]
+    assert request_counts(old, new) == [1, 5]
     assert strange.connections == 0
     await strange.stop()
 
@@ -225,7 +225,7 @@ async def test_fault_32_nothing_goes_to_a_node_that_has_started_anew_since_it_wa
     monkeypatch.setattr(router.core.dispatcher, "place", place_and_restart)
     status, name = await answer_of(router)
     assert status == 200 and left != [f"id-{name}"]
-    assert asked(nodes[left[0]], nodes[f"id-{name}"]) == [0, 1]
+    assert request_counts(nodes[left[0]], nodes[f"id-{name}"]) == [0, 1]
     assert router.core.traffic.breakers() == []
 
 
@@ -260,7 +260,7 @@ async def test_a_cordoned_node_gets_nothing_new_and_ends_what_it_has(
 
     cordoned = await add_node(router, "a", slow)
     begun = asyncio.create_task(answer_of(router))
-    await until(lambda: asked(cordoned) == [1])
+    await until(lambda: request_counts(cordoned) == [1])
     router.core.fleet.set_state("id-a", CORDONED)
     assert (await answer_of(router))[0] == 503
     spare = await add_node(router, "b", whole)
@@ -268,7 +268,7 @@ async def test_a_cordoned_node_gets_nothing_new_and_ends_what_it_has(
         assert await answer_of(router) == (200, "b")
     go_on.set()
     assert await begun == (200, "a")
-    assert asked(cordoned, spare) == [1, 4]
+    assert request_counts(cordoned, spare) == [1, 4]
     router.core.fleet.set_state("id-a", ACTIVE)
     assert {(await answer_of(router))[1] for _ in range(6)} == {"a", "b"}
 
@@ -383,7 +383,7 @@ async def test_fault_38_a_request_counts_from_when_it_is_sent(
     for number in range(6):
         answers.append(asyncio.create_task(answer_of(router, turns("s", f"text {number}"))))
         await asyncio.wait_for(begun.acquire(), WAIT_S)
-    assert asked(*nodes) == [2, 2, 2]
+    assert request_counts(*nodes) == [2, 2, 2]
     go_on.set()
     assert {status for status, _ in await asyncio.gather(*answers)} == {200}
 

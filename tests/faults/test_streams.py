@@ -36,9 +36,9 @@ from tests.router.dispatch.test_relay import (
     HELLO,
     STREAM,
     WHOLE,
-    asked,
     hang,
     in_band_error,
+    request_counts,
     stream,
     whole,
 )
@@ -84,7 +84,7 @@ async def test_fault_08_a_stream_that_breaks_after_content_is_no_second_answer(
     assert await caller.chunk() == HELLO
     spare = await add_node(router, "b", stream)
     assert (await in_band_error(caller))["code"] == "node_failed"
-    assert asked(breaking, spare) == [1, 0]
+    assert request_counts(breaking, spare) == [1, 0]
     await router.idle()
     assert failing(router) == {"id-a": 1}
     caller = await router.post(STREAM)
@@ -261,7 +261,7 @@ async def test_fault_13_a_node_that_never_answers_delays_no_other(
     monkeypatch.setattr(upstream_module, "CONNECT_TIMEOUT_S", 0.5)
     silent = await add_node(router, "a", hang)
     waiting = [await router.post(WHOLE) for _ in range(64)]
-    await until(lambda: asked(silent)[0] >= 8)
+    await until(lambda: request_counts(silent)[0] >= 8)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         # Its system takes connections and nobody reads them, so that no TLS begins.
         url = f"https://127.0.0.1:{deaf.getsockname()[1]}"

@@ -6,7 +6,7 @@ import pytest
 from node.dialects.base import Collected
 from node.ipc.messages import Part, PartKind
 from node.parsing.output_parser import OutputParser
-from tests.node.parsing.reading import Said, output_format, read
+from tests.node.parsing.reading import Parsed, output_format, read
 from tests.reports.samples import ARGUMENTS, CALLS
 
 OPEN = "<think>\n"
@@ -62,31 +62,31 @@ def text_of(parts: list[Part], kind: PartKind) -> str:
 )
 def test_an_answer_may_contain_the_words_that_mark_reasoning(answer: str) -> None:
     thought = f"<think>Hm.</think>{answer}"
-    assert read(thought, reasoning="think") == Said(answer, "Hm.")
-    assert read(f"Hm.</think>{answer}", reasoning="think", tail=OPEN) == Said(answer, "Hm.")
-    assert read(f"So. {answer}", reasoning="think") == Said(f"So. {answer}")
+    assert read(thought, reasoning="think") == Parsed(answer, "Hm.")
+    assert read(f"Hm.</think>{answer}", reasoning="think", tail=OPEN) == Parsed(answer, "Hm.")
+    assert read(f"So. {answer}", reasoning="think") == Parsed(f"So. {answer}")
 
 
 def test_reasoning_occurs_again_only_in_formats_that_allow_it() -> None:
     text = "<think>a</think>b<think>c</think>d"
-    assert read(text, reasoning="mixed_think") == Said("bd", "ac")
-    assert read(text, reasoning="think") == Said("b<think>c</think>d", "a")
+    assert read(text, reasoning="mixed_think") == Parsed("bd", "ac")
+    assert read(text, reasoning="think") == Parsed("b<think>c</think>d", "a")
 
 
 def test_ends_of_reasoning_that_are_repeated_are_no_text() -> None:
     text = "<think>Hm.</think>\n</think>\n\nSo."
-    assert read(text, reasoning="think") == Said("So.", "Hm.")
+    assert read(text, reasoning="think") == Parsed("So.", "Hm.")
 
 
 def test_reasoning_that_never_ends_is_reasoning_in_a_stream_and_whole() -> None:
-    assert read("Hm. So", reasoning="think", tail=OPEN) == Said("", "Hm. So")
-    assert read("<think>Hm. So", reasoning="think") == Said("", "Hm. So")
+    assert read("Hm. So", reasoning="think", tail=OPEN) == Parsed("", "Hm. So")
+    assert read("<think>Hm. So", reasoning="think") == Parsed("", "Hm. So")
 
 
 @pytest.mark.parametrize("form", SPELLINGS)
 def test_nothing_of_a_marker_is_returned_wherever_it_is_cut(form: str) -> None:
     text = SPELLINGS[form].format(answer="An <answer>.")
-    expected = Said("An <answer>.", "Hm. So.")
+    expected = Parsed("An <answer>.", "Hm. So.")
     assert read(text, reasoning=form, tool_calls=form_of_calls(form), tail=tail_of(form)) == (
         expected
     )
@@ -94,20 +94,20 @@ def test_nothing_of_a_marker_is_returned_wherever_it_is_cut(form: str) -> None:
 
 def test_a_channel_without_a_thought_leaves_nothing_behind() -> None:
     for text in ("<|channel>thought\n<channel|>So.", "<|channel>thought<channel|>So."):
-        assert read(text, reasoning="gemma4", tool_calls="gemma4") == Said("So.")
+        assert read(text, reasoning="gemma4", tool_calls="gemma4") == Parsed("So.")
 
 
 def test_what_only_begins_like_a_marker_is_text() -> None:
     for text in ("a <|chan", "a <|channel", "a <", "a <|tool_ca"):
-        assert read(text, reasoning="gemma4", tool_calls="gemma4") == Said(text)
+        assert read(text, reasoning="gemma4", tool_calls="gemma4") == Parsed(text)
     for text in ("a <th", "a <tool_cal", "a </"):
-        assert read(text, reasoning="think", tool_calls="hermes") == Said(text)
+        assert read(text, reasoning="think", tool_calls="hermes") == Parsed(text)
 
 
 def test_a_call_ends_reasoning_that_was_not_closed() -> None:
     text = f"I look it up.\n{CALLS['hermes']}"
     called = (("find", ARGUMENTS),)
-    expected = Said("", "I look it up.", called)
+    expected = Parsed("", "I look it up.", called)
     assert read(text, reasoning="think", tool_calls="hermes", tail=OPEN) == expected
 
 

@@ -12,7 +12,7 @@ from node.ipc.messages import PartKind
 from node.parsing.output_parser import OutputParser
 from node.parsing.registry import tool_call_name, tool_call_names
 from node.parsing.scanning.step import LONGEST_BLOCK, LONGEST_CALL
-from tests.node.parsing.reading import Said, collect, output_format, read, said
+from tests.node.parsing.reading import Parsed, collect, output_format, parsed, read
 from tests.reports.samples import ARGUMENTS, CALLS
 
 FIND = ("find", ARGUMENTS)
@@ -35,7 +35,7 @@ def pieces(text: str, size: int) -> Iterable[str]:
 
 @pytest.mark.parametrize("form", CALLS)
 def test_a_stream_finds_the_calls_that_the_whole_text_has(form: str) -> None:
-    assert read(CALLS[form], tool_calls=form, tail=tail_of(form)) == Said(calls=(FIND,))
+    assert read(CALLS[form], tool_calls=form, tail=tail_of(form)) == Parsed(calls=(FIND,))
 
 
 @pytest.mark.parametrize("form", ["auto", "gemma4", "hermes", "lfm2", "minimax_m2", "qwen3_coder"])
@@ -48,8 +48,8 @@ def test_a_stream_finds_the_calls_that_the_whole_text_has(form: str) -> None:
     ],
 )
 def test_a_call_in_brackets_is_a_call_and_no_text(form: str, call: str) -> None:
-    assert read(call, tool_calls=form) == Said(calls=(FIND,))
-    assert read(f"I look.\n{call}", tool_calls=form) == Said("I look.", calls=(FIND,))
+    assert read(call, tool_calls=form) == Parsed(calls=(FIND,))
+    assert read(f"I look.\n{call}", tool_calls=form) == Parsed("I look.", calls=(FIND,))
 
 
 @pytest.mark.parametrize("form", ["hermes", "lfm2"])
@@ -58,26 +58,26 @@ def test_nothing_of_a_call_in_brackets_is_sent_before_it_is_decided(form: str) -
     sent = [part for character in CALLS["bracket"] for part in machine.feed(character)]
     assert {part.kind for part in sent} == {PartKind.TOOL_START, PartKind.TOOL_ARGS}
     undeclared = '[Calling tool: browse({"url": "x"})]'
-    assert read(undeclared, tool_calls=form) == Said(undeclared)
+    assert read(undeclared, tool_calls=form) == Parsed(undeclared)
 
 
 def test_a_function_without_its_outer_tag_is_a_call() -> None:
     bare = "<function=find>\n<parameter=where>\na b\n</parameter>\n<parameter=depth>\n3\n"
     bare += "</parameter>\n</function>"
     for form in ("qwen3_coder", "hermes", "auto"):
-        assert read(bare, tool_calls=form) == Said(calls=(FIND,))
-        assert read(f"So:\n{bare}", tool_calls=form) == Said("So:", calls=(FIND,))
+        assert read(bare, tool_calls=form) == Parsed(calls=(FIND,))
+        assert read(f"So:\n{bare}", tool_calls=form) == Parsed("So:", calls=(FIND,))
     undeclared = bare.replace("find", "seek")
-    assert read(undeclared, tool_calls="qwen3_coder") == Said(undeclared)
+    assert read(undeclared, tool_calls="qwen3_coder") == Parsed(undeclared)
 
 
 @pytest.mark.parametrize("key", ["parameters", "arguments"])
 @pytest.mark.parametrize("opener", ["", "<|python_tag|>"])
 def test_a_bare_object_that_names_a_declared_tool_is_a_call(opener: str, key: str) -> None:
     text = f'{opener}{{"name": "find", "{key}": {{"where": "a b", "depth": 3}}}}'
-    assert read(text, tool_calls="llama3_json") == Said(calls=(FIND,))
+    assert read(text, tool_calls="llama3_json") == Parsed(calls=(FIND,))
     two = text + '; {"name": "ping", "parameters": {}}'
-    assert read(two, tool_calls="llama3_json") == Said(calls=(FIND, ("ping", {})))
+    assert read(two, tool_calls="llama3_json") == Parsed(calls=(FIND, ("ping", {})))
 
 
 def test_tags_with_quoted_names_are_a_call() -> None:
@@ -86,7 +86,7 @@ def test_tags_with_quoted_names_are_a_call() -> None:
         '<param name="depth">3</param><param name="filter">{"q": "&lt;"}</param></function>'
     )
     called = ("find", {"where": 'a <b> & "c"', "depth": 3, "filter": {"q": "<"}})
-    assert read(text, tool_calls="minicpm5") == Said(calls=(called,))
+    assert read(text, tool_calls="minicpm5") == Parsed(calls=(called,))
 
 
 def test_commentary_is_read_before_any_of_it_is_taken_for_text() -> None:
@@ -94,7 +94,7 @@ def test_commentary_is_read_before_any_of_it_is_taken_for_text() -> None:
         "<|channel|>analysis<|message|>I need it.<|end|><|start|>assistant<|channel|>commentary"
         f"<|message|>I look it up.<|end|><|start|>assistant{CALLS['harmony']}"
     )
-    expected = Said("I look it up.", "I need it.", (FIND,))
+    expected = Parsed("I look it up.", "I need it.", (FIND,))
     assert read(text, reasoning="harmony", tool_calls="harmony", tail=TAIL) == expected
 
 
@@ -139,7 +139,7 @@ def test_markup_is_read_where_the_vocabulary_has_no_tokens_for_it() -> None:
 def test_a_name_of_another_server_reads_the_family_that_it_means(alias: str, form: str) -> None:
     name = tool_call_name(alias)
     output = output_format(tool_calls=name, tail=tail_of(form))
-    assert said(output, pieces(CALLS[form], 4)) == Said(calls=(FIND,))
+    assert parsed(output, pieces(CALLS[form], 4)) == Parsed(calls=(FIND,))
 
 
 # --- what is none ----------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_name_of_another_server_reads_the_family_that_it_means(alias: str, for
 )
 def test_an_answer_of_json_is_an_answer(form: str, answer: str) -> None:
     for size in (1, 3, len(answer)):
-        assert said(output_format(tool_calls=form), pieces(answer, size)) == Said(answer)
+        assert parsed(output_format(tool_calls=form), pieces(answer, size)) == Parsed(answer)
 
 
 @pytest.mark.parametrize("form", MARKED)
@@ -181,7 +181,7 @@ def test_an_answer_may_explain_markup(form: str) -> None:
     ):
         output = output_format(tool_calls=form, tail=tail_of(form))
         for size in (1, 3, len(answer)):
-            assert said(output, pieces(answer, size)) == Said(answer)
+            assert parsed(output, pieces(answer, size)) == Parsed(answer)
 
 
 @pytest.mark.parametrize("form", MARKED)
@@ -190,7 +190,7 @@ def test_a_cut_call_is_the_whole_call_or_none(form: str) -> None:
     text = before + CALLS[form]
     output = output_format(tool_calls=form, tail=tail_of(form))
     for cut in range(len(before) + 1, len(text)):
-        found = said(output, [text[:cut]])
+        found = parsed(output, [text[:cut]])
         assert found.calls in ((), (FIND,)), f"cut behind {text[:cut]!r}"
         assert found.content.startswith(before.strip())
 
@@ -198,7 +198,7 @@ def test_a_cut_call_is_the_whole_call_or_none(form: str) -> None:
 def test_an_answer_precedes_a_cut_call_that_is_sent_as_it_stands() -> None:
     call = "<tool_call>\n<function=find>\n<parameter=where>\na b"
     for form in ("qwen3_coder", "hermes"):
-        assert read(f"I look.\n\n{call}", tool_calls=form) == Said(f"I look.\n\n{call}")
+        assert read(f"I look.\n\n{call}", tool_calls=form) == Parsed(f"I look.\n\n{call}")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_block_that_never_ends_delays_nothing_for_ever(opened: str, most: int)
 
 def test_a_call_behind_a_block_that_never_ended_is_a_call() -> None:
     text = '<tool_call>{"name": "find' + "x" * LONGEST_BLOCK + CALLS["hermes"]
-    assert said(output_format(tool_calls="hermes"), pieces(text, 997)).calls == (FIND,)
+    assert parsed(output_format(tool_calls="hermes"), pieces(text, 997)).calls == (FIND,)
 
 
 # --- arguments -------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ def test_a_value_between_tags_keeps_each_of_its_characters(form: str, value: str
     if form != "qwen3_coder" and value.startswith("\n"):
         # A line's end behind the tag is the format's; these formats need none.
         call = call.replace(value, f"\n{value}\n")
-    assert read(call, tool_calls=form) == Said(calls=(called,))
+    assert read(call, tool_calls=form) == Parsed(calls=(called,))
 
 
 def test_a_page_of_html_is_one_value() -> None:
@@ -265,7 +265,7 @@ def test_a_page_of_html_is_one_value() -> None:
         "</minimax:tool_call>"
     )
     called = ("find", {"where": page, "depth": 3})
-    assert read(text, tool_calls="minimax_m2") == Said(calls=(called,))
+    assert read(text, tool_calls="minimax_m2") == Parsed(calls=(called,))
 
 
 def test_a_parameter_that_the_schema_lacks_swallows_none_behind_it() -> None:
@@ -275,7 +275,7 @@ def test_a_parameter_that_the_schema_lacks_swallows_none_behind_it() -> None:
         "</function>\n</tool_call>"
     )
     called = ("find", {"where": "a b", "mode": "fast", "depth": 3})
-    assert read(text, tool_calls="qwen3_coder") == Said(calls=(called,))
+    assert read(text, tool_calls="qwen3_coder") == Parsed(calls=(called,))
 
 
 @pytest.mark.parametrize("form", CALLS)
@@ -295,9 +295,9 @@ def test_a_call_that_is_repeated_is_made_once_unless_repeats_are_wanted() -> Non
     again = ("find", {**ARGUMENTS, "depth": 4})
     assert read(call * 2 + call.replace("3", "4"), tool_calls="hermes").calls == (FIND, again)
     output = output_format(tool_calls="hermes")
-    assert said(output, "\n".join([call] * 13)).calls == (FIND,)
+    assert parsed(output, "\n".join([call] * 13)).calls == (FIND,)
     wanted = msgspec.structs.replace(output, repeated_calls=True)
-    assert said(wanted, "\n".join([call] * 13)).calls == (FIND,) * 13
+    assert parsed(wanted, "\n".join([call] * 13)).calls == (FIND,) * 13
 
 
 ODD_VALUES = (

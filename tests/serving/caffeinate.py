@@ -9,7 +9,7 @@ import pytest
 WAIT_S = 20.0
 _SCRIPT = """#!/bin/sh
 echo "began $*" >> "{log}"
-trap 'echo "told to end" >> "{log}"; exit 0' TERM
+trap 'echo "terminated" >> "{log}"; exit 0' TERM
 while kill -0 "$3"; do sleep 0.02; done
 echo "ended with its process" >> "{log}"
 """
@@ -49,5 +49,5 @@ def begun(pid: int | None = None) -> str:
     return f"began -i -w {os.getpid() if pid is None else pid}"
 
 
-TOLD = "told to end"
+TERMINATED = "terminated"
 LEFT = "ended with its process"

@@ -10,7 +10,7 @@ import pytest
 from serving.awake import RELEASE_S, Awake, kept_awake, need_command
 from serving.errors import CannotStart
 from serving.stay_awake import StayAwake
-from tests.serving.caffeinate import LEFT, TOLD, Caffeinate, begun, install
+from tests.serving.caffeinate import LEFT, TERMINATED, Caffeinate, begun, install
 
 
 @pytest.fixture
@@ -28,11 +28,11 @@ async def test_stays_awake_from_the_first_work_until_a_while_after_the_last(
         with awake.work():
             await caffeinate.until(begun())
         assert caffeinate.notes == [begun()]
-    await caffeinate.until(begun(), TOLD)
+    await caffeinate.until(begun(), TERMINATED)
     with awake.work():
-        await caffeinate.until(begun(), TOLD, begun())
+        await caffeinate.until(begun(), TERMINATED, begun())
     await awake.close()
-    assert caffeinate.notes == [begun(), TOLD, begun(), TOLD]
+    assert caffeinate.notes == [begun(), TERMINATED, begun(), TERMINATED]
 
 
 async def test_work_within_the_while_goes_on_with_the_same_process(
@@ -47,7 +47,7 @@ async def test_work_within_the_while_goes_on_with_the_same_process(
     left_s = awake._timer.when() - asyncio.get_running_loop().time()
     assert 55.0 < left_s <= 60.0
     await awake.close()
-    assert caffeinate.notes == [begun(), TOLD]
+    assert caffeinate.notes == [begun(), TERMINATED]
 
 
 async def test_always_is_from_the_start_to_the_end(caffeinate: Caffeinate) -> None:
@@ -58,7 +58,7 @@ async def test_always_is_from_the_start_to_the_end(caffeinate: Caffeinate) -> No
         pass
     await asyncio.sleep(0)
     await awake.close()
-    assert caffeinate.notes == [begun(), TOLD]
+    assert caffeinate.notes == [begun(), TERMINATED]
 
 
 async def test_never_is_never(caffeinate: Caffeinate) -> None:
@@ -121,4 +121,4 @@ async def test_it_ends_with_a_process_that_is_killed(caffeinate: Caffeinate) -> 
 async def test_a_command_of_its_own_is_kept_awake_to_its_end(caffeinate: Caffeinate) -> None:
     with kept_awake():
         await caffeinate.until(begun())
-    assert caffeinate.notes == [begun(), TOLD]
+    assert caffeinate.notes == [begun(), TERMINATED]

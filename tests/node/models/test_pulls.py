@@ -21,7 +21,7 @@ from serving.stay_awake import StayAwake
 from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
 from tests.node.models.test_peer import PlayedPeer, playing
-from tests.serving.caffeinate import TOLD, begun, install
+from tests.serving.caffeinate import TERMINATED, begun, install
 
 WAIT_S = 20.0
 FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(300_000))}
@@ -64,7 +64,7 @@ async def test_a_pull_keeps_the_machine_awake(
         world.pulls.begin(from_peer(peer))
         await caffeinate.until(begun())
         await world.until_still()
-        await caffeinate.until(begun(), TOLD)
+        await caffeinate.until(begun(), TERMINATED)
     await world.awake.close()
 
 

@@ -29,7 +29,7 @@ TOOLS: Tools = {
 """What may be called where a test does not set otherwise."""
 
 
-class Said(NamedTuple):
+class Parsed(NamedTuple):
     """What an output was parsed to, without the white space around it."""
 
     content: str = ""
@@ -44,13 +44,13 @@ def read(
     tool_calls: str = "none",
     tools: Tools = TOOLS,
     tail: str = "",
-) -> Said:
+) -> Parsed:
     """What the text is parsed to, whole and cut in two anywhere."""
     form = output_format(reasoning=reasoning, tool_calls=tool_calls, tools=tools, tail=tail)
-    whole = said(form, [text])
+    whole = parsed(form, [text])
     for at in range(1, len(text)):
-        assert said(form, (text[:at], text[at:])) == whole, f"cut before {text[at:]!r}"
-    assert said(form, text) == whole
+        assert parsed(form, (text[:at], text[at:])) == whole, f"cut before {text[at:]!r}"
+    assert parsed(form, text) == whole
     return whole
 
 
@@ -66,10 +66,10 @@ def output_format(
     return OutputFormat(reasoning, tool_calls, tail, schemas)
 
 
-def said(form: OutputFormat, pieces: Iterable[str]) -> Said:
+def parsed(form: OutputFormat, pieces: Iterable[str]) -> Parsed:
     """What an output is parsed to that arrives in these pieces."""
     collected = collect(form, pieces)
-    return Said(
+    return Parsed(
         collected.text(PartKind.CONTENT).strip(),
         collected.text(PartKind.REASONING).strip(),
         tuple((each.name, json.loads(each.text)) for each in collected.calls),

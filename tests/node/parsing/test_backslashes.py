@@ -3,7 +3,7 @@
 import pytest
 
 from tests.node.parsing.call_wires import ALL_JSON, ALL_TAGGED, in_json, in_tags
-from tests.node.parsing.reading import Said, Tools, collect, output_format, read, said
+from tests.node.parsing.reading import Parsed, Tools, collect, output_format, parsed, read
 
 TOOLS: Tools = {
     "write": {
@@ -25,16 +25,16 @@ def test_a_backslash_that_begins_no_escape_is_one(name: str, wire: str) -> None:
     for arguments, text in FORGOTTEN:
         output = in_json(wire, "write", arguments)
         form = output_format(tool_calls=name, tools=TOOLS)
-        whole = said(form, [output])
-        assert whole == Said(calls=(("write", {"text": text}),))
-        assert said(form, output) == whole
+        whole = parsed(form, [output])
+        assert whole == Parsed(calls=(("write", {"text": text}),))
+        assert parsed(form, output) == whole
 
 
 @pytest.mark.parametrize(("name", "wire"), ALL_TAGGED)
 @pytest.mark.parametrize("value", [r'{"k": "C:\users\d"}', r"{'k': 'C:\users\d'}"])
 def test_an_object_in_a_tag_may_contain_some(name: str, wire: tuple[str, str], value: str) -> None:
     output = in_tags(wire, "write", {"more": value})
-    assert said(output_format(tool_calls=name, tools=TOOLS), [output]) == Said(
+    assert parsed(output_format(tool_calls=name, tools=TOOLS), [output]) == Parsed(
         calls=(("write", {"more": {"k": r"C:\users\d"}}),)
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 BLOCKS = [
     ("hermes", "<tool_call>", "<function={}></function>", "</tool_call>"),
@@ -59,10 +59,10 @@ def test_a_call_counts_wherever_it_stands_in_a_block(
         assert found.content.startswith("So.")
         assert found.content.count("open") == body.count("open")
     none = f"{begin}{other}{other}{end}"
-    assert read(none, tool_calls=form) == Said(none)
+    assert read(none, tool_calls=form) == Parsed(none)
 
 
 def test_in_reasoning_a_block_contains_calls_only() -> None:
     block = "<tool_call><function=open></function><function=ping></function></tool_call>"
     found = read(f"{block}</think>", reasoning="think", tool_calls="hermes", tail="<think>")
-    assert found == Said("", block)
+    assert found == Parsed("", block)

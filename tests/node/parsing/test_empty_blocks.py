@@ -6,7 +6,7 @@ from node.ipc.messages import PartKind
 from node.parsing.calls.marked import MarkedLayout
 from node.parsing.output_parser import OutputParser
 from node.parsing.registry import layout_for
-from tests.node.parsing.reading import TOOLS, Said, Tools, output_format, read
+from tests.node.parsing.reading import TOOLS, Parsed, Tools, output_format, read
 
 BLOCKS = {
     "apertus": ["<|tools_prefix|>[]<|tools_suffix|>", "<|tools_prefix|><|tools_suffix|>"],
@@ -89,7 +89,7 @@ ALL_BLOCKS = [(name, text) for name, texts in BLOCKS.items() for text in texts]
 ALL_CHANNELS = [(name, text) for name, texts in CHANNELS.items() for text in texts]
 
 
-def read_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Said:
+def read_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Parsed:
     """What an output is parsed to whose block has all its markers as tokens."""
     grammar = layout_for("none", name)
     markers = sorted((*grammar.openers, *grammar.orphans), key=len, reverse=True)
@@ -104,7 +104,7 @@ def read_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str
         rest = rest[len(marker) or 1 :]
     parts += [*machine.feed(behind), *machine.finish()]
     assert {part.kind for part in parts} <= {PartKind.CONTENT}
-    return Said("".join(part.text for part in parts))
+    return Parsed("".join(part.text for part in parts))
 
 
 @pytest.mark.parametrize(("name", "block"), ALL_BLOCKS)
@@ -114,7 +114,7 @@ def test_an_empty_block_of_tokens_is_no_text_wherever_it_stands(
 ) -> None:
     assert isinstance(layout_for("none", name), MarkedLayout)
     for before in ("", "So."):
-        assert read_in_tokens(name, block, tools, before, "") == Said(before)
+        assert read_in_tokens(name, block, tools, before, "") == Parsed(before)
         if name != "mistral" or not tools:
             found = read_in_tokens(name, block, tools, before, "\nIt is.")
             assert found.content.split() == [*before.split(), "It", "is."]
@@ -122,22 +122,22 @@ def test_an_empty_block_of_tokens_is_no_text_wherever_it_stands(
 
 @pytest.mark.parametrize(("name", "block"), ALL_BLOCKS)
 def test_one_that_is_spelled_is_no_text_where_the_answer_begins(name: str, block: str) -> None:
-    assert read(block, tool_calls=name) == Said()
-    assert read(block, reasoning="think", tool_calls=name, tail="</think>\n\n") == Said()
+    assert read(block, tool_calls=name) == Parsed()
+    assert read(block, reasoning="think", tool_calls=name, tail="</think>\n\n") == Parsed()
 
 
 @pytest.mark.parametrize(("name", "block"), ALL_CHANNELS)
 @pytest.mark.parametrize("tools", [NEED, {}], ids=["tools", "no tools"])
 def test_an_empty_channel_of_calls_is_no_text(name: str, block: str, tools: Tools) -> None:
     found = read(block, reasoning=name, tool_calls=name, tools=tools)
-    assert found == Said("So." if "So." in block else "")
+    assert found == Parsed("So." if "So." in block else "")
 
 
 def test_an_empty_list_may_be_an_answer() -> None:
     for name in ("xlam", "pythonic", "granite", "lfm2"):
-        assert read("[]", tool_calls=name) == Said("[]")
-    assert read("</think>[]", tool_calls="xlam") == Said("</think>[]")
-    assert read("```json\n[]\n```", tool_calls="xlam") == Said("```json\n[]\n```")
+        assert read("[]", tool_calls=name) == Parsed("[]")
+    assert read("</think>[]", tool_calls="xlam") == Parsed("</think>[]")
+    assert read("```json\n[]\n```", tool_calls="xlam") == Parsed("```json\n[]\n```")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_an_empty_list_may_be_an_answer() -> None:
     ],
 )
 def test_a_call_that_begins_an_answer_without_tools_is_not_returned(name: str, text: str) -> None:
-    assert read(text, reasoning=name, tool_calls=name, tools={}) == Said()
+    assert read(text, reasoning=name, tool_calls=name, tools={}) == Parsed()
     answered = read(f"So.{text}", reasoning=name, tool_calls=name, tools={}, tail="assistant: ")
     assert answered.content.startswith("So.<|")
     # One that is not whole is text, and so is one of another tool than those that there are.
@@ -174,4 +174,4 @@ def test_a_call_that_begins_an_answer_without_tools_is_not_returned(name: str, t
 def test_a_session_of_python_is_no_call() -> None:
     text = ">>>all\nSo:\n>>>x\n{}\n"
     found = read(text, reasoning="functionary_v32", tool_calls="functionary_v32", tools={})
-    assert found == Said("So:\n>>>x\n{}")
+    assert found == Parsed("So:\n>>>x\n{}")

@@ -16,7 +16,7 @@ from tests.node.parsing.call_wires import (
     in_python,
     in_tags,
 )
-from tests.node.parsing.reading import Said, Tools, output_format, said
+from tests.node.parsing.reading import Parsed, Tools, output_format, parsed
 
 TOOLS: Tools = {
     "write": {
@@ -49,7 +49,7 @@ def pieces_of(text: str) -> list[str]:
 @pytest.mark.parametrize(("name", "output"), calls(file_of(70_000)))
 def test_a_call_may_be_longer_than_what_is_buffered_of_any_block(name: str, output: str) -> None:
     form = output_format(tool_calls=name, tools=TOOLS)
-    found = said(form, pieces_of(output))
+    found = parsed(form, pieces_of(output))
     assert found.calls == (("write", {"path": "a.py", "text": found.calls[0][1]["text"]}),)
     assert found.calls[0][1]["text"].strip() == file_of(70_000).strip()
     assert not found.content
@@ -60,15 +60,15 @@ def test_the_longest_call_is_as_long_as_it_may_be(name: str) -> None:
     written = {**dict(calls("TEXT")), "auto": dict(calls("TEXT"))["hermes"]}[name]
     for length, is_call in ((LONGEST_CALL - 300, True), (LONGEST_CALL, False)):
         output = written.replace("TEXT", "x" * length)
-        found = said(output_format(tool_calls=name, tools=TOOLS), pieces_of(output))
+        found = parsed(output_format(tool_calls=name, tools=TOOLS), pieces_of(output))
         assert bool(found.calls) is is_call
-        assert found == (Said(calls=found.calls) if is_call else Said(output.strip()))
+        assert found == (Parsed(calls=found.calls) if is_call else Parsed(output.strip()))
 
 
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "lfm2", "kimi_k2", "glm"])
 def test_a_call_that_never_ends_is_text(name: str) -> None:
     output = dict(calls("TEXT"))[name].partition("TEXT")[0] + file_of(2 * LONGEST_BLOCK)
-    assert said(output_format(tool_calls=name, tools=TOOLS), pieces_of(output)) == Said(
+    assert parsed(output_format(tool_calls=name, tools=TOOLS), pieces_of(output)) == Parsed(
         output.strip()
     )
 

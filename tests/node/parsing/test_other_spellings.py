@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 PINGED: Calls = (("ping", {}),)
 FOUND = (("find", {"where": "a"}),)
@@ -19,7 +19,7 @@ FOUND = (("find", {"where": "a"}),)
     ],
 )
 def test_nemotron_has_several_spellings(name: str, text: str) -> None:
-    assert read(f"So. {text}", tool_calls=name) == Said("So.", calls=FOUND)
+    assert read(f"So. {text}", tool_calls=name) == Parsed("So.", calls=FOUND)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_nemotron_has_several_spellings(name: str, text: str) -> None:
     ],
 )
 def test_minimax_m2_has_those_of_hermes(text: str) -> None:
-    assert read(f"So. {text}", tool_calls="minimax_m2") == Said("So.", calls=FOUND)
+    assert read(f"So. {text}", tool_calls="minimax_m2") == Parsed("So.", calls=FOUND)
 
 
 FUNCTION = "<function>\n<name>find</name>\n<arguments>{}</arguments>\n</function>"
@@ -39,14 +39,14 @@ FUNCTION = "<function>\n<name>find</name>\n<arguments>{}</arguments>\n</function
 @pytest.mark.parametrize("name", ["hermes", "gemma4", "lfm2", "auto", "function_xml"])
 def test_a_function_may_have_its_name_in_a_tag(name: str) -> None:
     text = FUNCTION.format('{"where": "a"}')
-    assert read(f"So.\n{text}", tool_calls=name) == Said("So.", calls=FOUND)
+    assert read(f"So.\n{text}", tool_calls=name) == Parsed("So.", calls=FOUND)
     for text in (
         FUNCTION.format("x"),
         FUNCTION.format("{}").replace("find", "open"),
         FUNCTION.format("{}")[:-20],
         "A <function> has a <name>find</name>.",
     ):
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 WHOLE = {
@@ -72,9 +72,9 @@ WHOLE = {
 @pytest.mark.parametrize("form", WHOLE)
 def test_auto_reads_calls_of_formats_of_outputs_as_a_whole(form: str) -> None:
     text = WHOLE[form].replace("%", '{"where": "a"}')
-    assert read(f"So. {text}", tool_calls="auto") == Said("So.", calls=FOUND)
+    assert read(f"So. {text}", tool_calls="auto") == Parsed("So.", calls=FOUND)
     for other in (text.replace("find", "open"), text[: len(text) // 2]):
-        assert read(f"So. {other}", tool_calls="auto") == Said(f"So. {other}".strip())
+        assert read(f"So. {other}", tool_calls="auto") == Parsed(f"So. {other}".strip())
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_auto_reads_calls_of_formats_of_outputs_as_a_whole(form: str) -> None:
     ],
 )
 def test_auto_leaves_their_other_markup_alone(text: str) -> None:
-    assert read(text, tool_calls="auto") == Said(text)
+    assert read(text, tool_calls="auto") == Parsed(text)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Said, Tools, read
+from tests.node.parsing.reading import Parsed, Tools, read
 
 TOOLS: Tools = {
     "find": {
@@ -42,26 +42,26 @@ def text_of(form: str, name: str, named: str) -> str:
 @pytest.mark.parametrize("named", ["", ', "arguments": null', ', "arguments": ""'])
 @pytest.mark.parametrize("form", WRITTEN)
 def test_no_arguments_are_none_only_where_the_tool_needs_none(form: str, named: str) -> None:
-    assert read(text_of(form, "ping", named), tool_calls=form, tools=TOOLS) == Said(
+    assert read(text_of(form, "ping", named), tool_calls=form, tools=TOOLS) == Parsed(
         calls=(("ping", {}),)
     )
     text = text_of(form, "find", named)
-    assert read(text, tool_calls=form, tools=TOOLS) == Said(text)
+    assert read(text, tool_calls=form, tools=TOOLS) == Parsed(text)
 
 
 @pytest.mark.parametrize("form", BARE)
 def test_neither_are_they_made_up_without_json(form: str) -> None:
     text = BARE[form].format(name="ping")
-    assert read(text, tool_calls=form, tools=TOOLS) == Said(calls=(("ping", {}),))
+    assert read(text, tool_calls=form, tools=TOOLS) == Parsed(calls=(("ping", {}),))
     text = BARE[form].format(name="find")
-    assert read(text, tool_calls=form, tools=TOOLS) == Said(text)
+    assert read(text, tool_calls=form, tools=TOOLS) == Parsed(text)
 
 
 @pytest.mark.parametrize("target", ["ping", "find"])
 def test_nor_where_a_header_names_the_tool(target: str) -> None:
     text = f"<|channel|>commentary to=functions.{target}<|message|><|call|>"
-    said = read(text, reasoning="harmony", tool_calls="harmony", tools=TOOLS)
-    assert said.calls == ((("ping", {}),) if target == "ping" else ())
+    parsed = read(text, reasoning="harmony", tool_calls="harmony", tools=TOOLS)
+    assert parsed.calls == ((("ping", {}),) if target == "ping" else ())
 
 
 @pytest.mark.parametrize("key", ["arguments", "parameters", "args"])
@@ -69,11 +69,11 @@ def test_nor_where_a_header_names_the_tool(target: str) -> None:
 @pytest.mark.parametrize("form", WRITTEN)
 def test_arguments_are_an_object_or_the_text_of_one(form: str, arguments: str, key: str) -> None:
     text = text_of(form, "find", f', "{key}": {arguments}')
-    assert read(text, tool_calls=form, tools=TOOLS) == Said(calls=(("find", {"where": "a"}),))
+    assert read(text, tool_calls=form, tools=TOOLS) == Parsed(calls=(("find", {"where": "a"}),))
 
 
 @pytest.mark.parametrize("arguments", ["[]", "1", "true", '"x"', '"[1]"'])
 @pytest.mark.parametrize("form", WRITTEN)
 def test_anything_else_is_no_arguments(form: str, arguments: str) -> None:
     text = text_of(form, "ping", f', "arguments": {arguments}')
-    assert read(text, tool_calls=form, tools=TOOLS) == Said(text)
+    assert read(text, tool_calls=form, tools=TOOLS) == Parsed(text)

@@ -19,7 +19,7 @@ from tests.node.parsing.call_wires import (
     in_python,
     in_tags,
 )
-from tests.node.parsing.reading import Tools, output_format, said
+from tests.node.parsing.reading import Tools, output_format, parsed
 
 TOOLS: Tools = {
     "write": {
@@ -150,7 +150,7 @@ def test_the_pieces_are_the_same_json_wherever_the_output_is_cut(name: str, wire
         assert whole.error is None
         assert not whole.content.strip()
         (call,) = whole.calls
-        expected = said(off, [output]).calls
+        expected = parsed(off, [output]).calls
         assert expected == ((call[0], json.loads(call[1])),)
         assert run(form, output)[:3] == whole[:3]
         # All places, over the sets of arguments.
@@ -176,14 +176,14 @@ def test_what_was_begun_is_never_text(name: str, wire: str) -> None:
         begun = run(streaming(name), [output[:at]])
         if not begun.calls:
             assert begun.error is None
-            assert begun.content.strip() in ("", said(off, [output[:at]]).content)
+            assert begun.content.strip() in ("", parsed(off, [output[:at]]).content)
             continue
         ((tool, arguments),) = begun.calls
         assert tool == "write"
         assert whole.calls[0][1].startswith(arguments)
         if begun.error is None:
             assert arguments == whole.calls[0][1]
-            assert begun.content.strip() == said(off, [output[:at]]).content
+            assert begun.content.strip() == parsed(off, [output[:at]]).content
         else:
             assert not begun.content.strip()
             assert begun.error.endswith("call of write: it ended its output there.")
@@ -223,7 +223,7 @@ def test_a_call_that_turns_out_to_be_none_ends_the_output(name: str, output: str
         assert not found.content
         assert [call[0] for call in found.calls] == ["write"]
     # Where nothing is streamed, all of it is text.
-    assert not said(output_format(tool_calls=name, tools=TOOLS), [output]).calls
+    assert not parsed(output_format(tool_calls=name, tools=TOOLS), [output]).calls
 
 
 def test_nothing_is_begun_before_an_argument_has() -> None:

@@ -22,7 +22,7 @@ from node.protocol.lifecycle import (
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent, decode_status
 from tests.node.model_folders import CONFIG, make_model, safetensors
 from tests.node.serving import WAIT_S, RunningAgent, running
-from tests.serving.caffeinate import TOLD, begun, install
+from tests.serving.caffeinate import TERMINATED, begun, install
 
 WEIGHTS = bytes(range(256)) * 2000
 
@@ -107,7 +107,7 @@ async def test_a_copy_for_a_peer_keeps_the_machine_awake(
         ticket = (await shared(agent)).ticket
         query = {"model": "org/tiny", "path": "model.safetensors"}
         await agent.client.get(PATH_FILES, params=query, headers={HEADER_TICKET: ticket})
-        await caffeinate.until(begun(), TOLD)
+        await caffeinate.until(begun(), TERMINATED)
 
 
 async def test_a_router_s_commands_for_the_disk_need_the_token(tmp_path: Path) -> None:

@@ -36,13 +36,13 @@ RESPONSES: dict[str, Any] = {
     "input": "Go.",
     "tools": [{"type": "function", "name": "write", "parameters": SCHEMA}],
 }
-ASKED = {
+REQUESTS = {
     "chat": ("/v1/chat/completions", CHAT),
     "legacy": ("/v1/chat/completions", LEGACY),
     "messages": ("/v1/messages", MESSAGES),
     "responses": ("/v1/responses", RESPONSES),
 }
-DIALECTS = sorted(ASKED)
+DIALECTS = sorted(REQUESTS)
 HERMES: dict[str, Any] = {"tool_parsers": (("", "hermes"),)}
 
 
@@ -78,7 +78,7 @@ def whole_of(body: Any) -> str:
 
 
 async def ask(agent: RunningAgent, dialect: str, *, stream: bool, **fields: Any) -> Any:
-    path, body = ASKED[dialect]
+    path, body = REQUESTS[dialect]
     given = {"model": "scripted", "stream": stream, **body, **fields}
     return await agent.client.post(path, json=given)
 
@@ -104,7 +104,7 @@ async def test_arguments_are_streamed_while_the_model_writes_them(
     # The model never gets to the end of the call.
     script = Script(outputs=(CALL,), stall_after_tokens=100)
     async with running(tmp_path, script, **HERMES) as agent:
-        path, body = ASKED[dialect]
+        path, body = REQUESTS[dialect]
         arguments = ""
         async for event in events_of(agent, path, body):
             arguments += piece_of(event)

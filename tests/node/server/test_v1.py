@@ -32,7 +32,7 @@ from node.settings import THREAD_BODY_BYTES
 from serving.stay_awake import StayAwake
 from tests.fakes import AT_ONCE_S
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
-from tests.serving.caffeinate import TOLD, begun, install
+from tests.serving.caffeinate import TERMINATED, begun, install
 
 
 def _texts(chunks: list[Any]) -> list[str]:
@@ -183,15 +183,15 @@ async def test_a_load_and_a_request_keep_the_machine_awake(
     monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
     async with running(tmp_path, Script(stall_after_tokens=1)) as agent:
         await agent.client.post("/fleet/load", json={"model": "scripted"})
-        await caffeinate.until(begun(), TOLD)
+        await caffeinate.until(begun(), TERMINATED)
         chat = asyncio.create_task(agent.chat())
         await agent.until_active()
-        await caffeinate.until(begun(), TOLD, begun())
+        await caffeinate.until(begun(), TERMINATED, begun())
         chat.cancel()
-        await caffeinate.until(begun(), TOLD, begun(), TOLD)
+        await caffeinate.until(begun(), TERMINATED, begun(), TERMINATED)
     async with running(tmp_path, stay_awake=StayAwake.ALWAYS):
-        await caffeinate.until(begun(), TOLD, begun(), TOLD, begun())
-    assert caffeinate.notes[-1] == TOLD
+        await caffeinate.until(begun(), TERMINATED, begun(), TERMINATED, begun())
+    assert caffeinate.notes[-1] == TERMINATED
 
 
 async def test_an_engine_that_breaks_is_a_503_and_the_next_request_gets_a_new_one(

@@ -30,7 +30,7 @@ from tests.router.conftest import (
 )
 from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
 from tests.router.leases import open_leases
-from tests.serving.caffeinate import TOLD, install
+from tests.serving.caffeinate import TERMINATED, install
 from tests.serving.caffeinate import begun as caffeinate_begun
 
 REQUESTS = "/v1/requests"
@@ -96,7 +96,7 @@ async def test_a_request_keeps_the_machine_awake(
         caller = await begun(router, script, STREAM)
         await caffeinate.until(caffeinate_begun())
         caller.leave()
-        await caffeinate.until(caffeinate_begun(), TOLD)
+        await caffeinate.until(caffeinate_begun(), TERMINATED)
 
 
 # --- the list ---

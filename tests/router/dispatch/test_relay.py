@@ -52,7 +52,7 @@ def refuse(status: str, answer: bytes = FULL, **headers: str) -> Script:
     return script
 
 
-def asked(*nodes: ScriptedNode) -> list[int]:
+def request_counts(*nodes: ScriptedNode) -> list[int]:
     """How many inference requests reached each node."""
     return [sum(each.target == CHAT for each in node.requests) for node in nodes]
 
@@ -114,7 +114,7 @@ async def test_a_whole_answer_passes_with_status_and_type(
     assert caller.status == int(status.split()[0])
     assert caller.headers["content-type"] == "application/x-odd"
     assert "x-secret" not in caller.headers
-    assert sum(asked(node, other)) == 1
+    assert sum(request_counts(node, other)) == 1
 
 
 async def test_the_node_s_framing_is_not_copied(router: RunningRouter, add_node: AddNode) -> None:
@@ -204,7 +204,7 @@ async def test_a_busy_node_s_request_goes_to_another_node(
     assert await caller.head() == 200
     assert caller.headers["x-fleet-node"] == "b"
     assert "retry-after" not in caller.headers
-    assert asked(busy, free) == [1, 1]
+    assert request_counts(busy, free) == [1, 1]
 
 
 @pytest.mark.parametrize("body", [WHOLE, STREAM])
@@ -215,7 +215,7 @@ async def test_where_all_are_busy_the_last_answer_passes_with_its_retry_after(
     caller = await router.post(body)
     assert await caller.body() == FULL
     assert (caller.status, caller.headers["retry-after"]) == (503, "7")
-    assert sorted(asked(*nodes)) == [0, 1, 1]
+    assert sorted(request_counts(*nodes)) == [0, 1, 1]
 
 
 async def test_a_node_may_forbid_retries(router: RunningRouter, add_node: AddNode) -> None:
@@ -226,7 +226,7 @@ async def test_a_node_may_forbid_retries(router: RunningRouter, add_node: AddNod
     caller = await router.post(WHOLE)
     assert await caller.body() == FULL
     assert (caller.status, caller.headers["x-should-retry"]) == (409, "false")
-    assert sum(asked(*nodes)) == 1
+    assert sum(request_counts(*nodes)) == 1
 
 
 async def test_a_single_busy_node_is_not_sent_the_request_twice(
@@ -236,7 +236,7 @@ async def test_a_single_busy_node_is_not_sent_the_request_twice(
     caller = await router.post(WHOLE)
     assert await caller.body() == FULL
     assert (caller.status, caller.headers["retry-after"]) == (429, "7")
-    assert asked(node) == [1]
+    assert request_counts(node) == [1]
 
 
 async def begin_and_drop(request: Request) -> None:
@@ -263,7 +263,7 @@ async def test_a_connection_that_fails_before_content_is_retried_elsewhere(
     caller = await router.post(STREAM)
     assert await caller.body() == HELLO + DONE
     assert (caller.status, caller.headers["x-fleet-node"]) == (200, "b")
-    assert asked(dead, alive) == [1, 1]
+    assert request_counts(dead, alive) == [1, 1]
 
 
 async def test_a_port_that_closed_is_retried_elsewhere(
@@ -286,8 +286,8 @@ async def test_a_failed_connection_is_retried_exactly_once(
     caller = await router.post(body)
     assert (await caller.error())["code"] == "node_failed"
     assert caller.status == 502
-    assert sum(asked(*nodes)) == 2
-    assert max(asked(*nodes)) == (2 if names == "a" else 1)
+    assert sum(request_counts(*nodes)) == 2
+    assert max(request_counts(*nodes)) == (2 if names == "a" else 1)
 
 
 async def test_a_connection_that_went_stale_is_replaced(
@@ -303,7 +303,7 @@ async def test_a_connection_that_went_stale_is_replaced(
         caller = await router.post(WHOLE)
         await caller.body()
         assert caller.status == 200
-    assert asked(node) == [3]
+    assert request_counts(node) == [3]
 
 
 async def test_a_whole_answer_cut_in_its_body_is_an_error_and_not_half_an_answer(
@@ -317,7 +317,7 @@ async def test_a_whole_answer_cut_in_its_body_is_an_error_and_not_half_an_answer
     caller = await router.post(WHOLE)
     assert (await caller.error())["code"] == "node_failed"
     assert caller.status == 502
-    assert asked(node) == [2]
+    assert request_counts(node) == [2]
 
 
 async def test_leading_comments_are_not_content(router: RunningRouter, add_node: AddNode) -> None:
@@ -353,7 +353,7 @@ async def test_a_stream_that_breaks_ends_in_one_error_event(
     assert await caller.chunk() == HELLO
     error = await in_band_error(caller)
     assert (error["code"], error["type"]) == ("node_failed", "server_error")
-    assert sum(asked(*nodes)) == 1
+    assert sum(request_counts(*nodes)) == 1
 
 
 # --- silence ---

@@ -16,10 +16,10 @@ from tests.router.dispatch.test_relay import (
     HELLO,
     STREAM,
     WHOLE,
-    asked,
     drop,
     hang,
     in_band_error,
+    request_counts,
     stream,
 )
 from tests.router.dispatch.test_relay_leaving import (
@@ -68,7 +68,7 @@ async def test_an_answer_that_has_not_begun_at_its_deadline_is_ended(
         assert (caller.status, error["code"]) == (504, LATE)
         assert "deadline" in error["message"]
     await ends_in_time(router, ending, begin_s)
-    assert sum(asked(node, other)) == 1
+    assert sum(request_counts(node, other)) == 1
     text = router.core.metrics.text().decode()
     assert f'outcome="{LATE}"}} 1.0' in text
 

@@ -29,9 +29,9 @@ from tests.router.dispatch.test_relay import (
     HELLO,
     STREAM,
     WHOLE,
-    asked,
     in_band_error,
     refuse,
+    request_counts,
     stream,
     whole,
 )
@@ -79,7 +79,7 @@ async def test_an_error_before_content_is_retried_on_another_node(
     caller = await router.post(STREAM)
     body = await caller.body()
     assert body.endswith(HELLO + DONE) and b"load_failed" not in body
-    assert asked(failing, serving) == [1, 1]
+    assert request_counts(failing, serving) == [1, 1]
 
 
 async def test_an_error_before_content_on_every_node_is_one_error(
@@ -99,7 +99,7 @@ async def test_an_error_before_content_on_every_node_is_one_error(
     assert await caller.chunk() == COMMENT
     read.set()
     assert (await in_band_error(caller))["code"] == "load_failed"
-    assert sorted(asked(*nodes)) == [0, 1, 1]
+    assert sorted(request_counts(*nodes)) == [0, 1, 1]
 
 
 async def test_an_error_as_the_first_event_of_the_only_node_is_a_status(
@@ -109,7 +109,7 @@ async def test_an_error_as_the_first_event_of_the_only_node_is_a_status(
     caller = await router.post(STREAM)
     assert await caller.body() == LOAD_FAILED
     assert (caller.status, caller.headers["content-type"]) == (502, "application/json")
-    assert asked(node) == [1]
+    assert request_counts(node) == [1]
 
 
 async def test_an_error_of_the_request_itself_is_not_retried(
@@ -119,7 +119,7 @@ async def test_an_error_of_the_request_itself_is_not_retried(
     nodes = [await add_node(router, name, Sends(COMMENT, event)) for name in "ab"]
     caller = await router.post(STREAM)
     assert await caller.body() == COMMENT + event
-    assert sum(asked(*nodes)) == 1
+    assert sum(request_counts(*nodes)) == 1
 
 
 async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
@@ -159,7 +159,7 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
         await caller.body()
         caller.leave()
         await until(lambda: has_accounts(ids[-1]))
-    drawn = asked(*nodes.values())
+    drawn = request_counts(*nodes.values())
     assert sum(drawn) == 64 and drawn[0] <= 8
 
 
@@ -186,11 +186,11 @@ async def test_a_node_s_refusal_of_the_router_is_not_the_caller_s(
     error = await caller.error()
     assert (caller.status, error["code"]) == (502, code)
     assert "The node mini refused" in error["message"]
-    assert asked(refusing) == [1]
+    assert request_counts(refusing) == [1]
     serving = await add_node(router, "b", stream if body is STREAM else whole)
     caller = await router.post(body)
     assert await caller.head() == 200
-    assert asked(serving) == [1]
+    assert request_counts(serving) == [1]
 
 
 async def test_a_refused_request_goes_to_another_node(
@@ -200,7 +200,7 @@ async def test_a_refused_request_goes_to_another_node(
     serving = await add_node(router, "b", whole)
     caller = await router.post(WHOLE)
     assert await caller.head() == 200
-    assert asked(refusing, serving) == [1, 1]
+    assert request_counts(refusing, serving) == [1, 1]
 
 
 # --- a node that falls silent ---
@@ -248,12 +248,12 @@ async def test_a_request_on_a_node_that_stops_goes_to_another_before_content(
 ) -> None:
     stopped = await add_node(router, "a", hang)
     caller = await router.post(body)
-    await until(lambda: asked(stopped) == [1])
+    await until(lambda: request_counts(stopped) == [1])
     serving = await add_node(router, "b", stream if body is STREAM else whole)
     stop(stopped)
     assert await caller.head() == 200
     assert caller.headers["x-fleet-node"] == "b"
-    assert asked(stopped, serving) == [1, 1]
+    assert request_counts(stopped, serving) == [1, 1]
 
 
 @pytest.mark.usefixtures("quick")
@@ -275,7 +275,7 @@ async def test_a_whole_answer_of_a_node_that_stops_is_an_error(
 ) -> None:
     node = await add_node(router, "a", script)
     caller = await router.post(WHOLE)
-    await until(lambda: asked(node) == [1])
+    await until(lambda: request_counts(node) == [1])
     stop(node)
     assert (await caller.error())["code"] == "node_failed"
     assert caller.status == 502

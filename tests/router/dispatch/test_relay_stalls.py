@@ -28,8 +28,8 @@ from tests.router.dispatch.test_relay import (
     HELLO,
     STREAM,
     WHOLE,
-    asked,
     in_band_error,
+    request_counts,
     stream,
     whole,
 )
@@ -81,11 +81,11 @@ async def test_before_content_another_node_is_tried(
     stalled = await add_node(strict, "a", script)
     caller = await strict.post(STREAM)
     async with asyncio.timeout(WAIT_S):
-        while asked(stalled) != [1]:
+        while request_counts(stalled) != [1]:
             await asyncio.sleep(0)
     other = await add_node(strict, "b", stream)
     assert (await caller.body()).endswith(HELLO + DONE)
-    assert asked(stalled, other) == [1, 1]
+    assert request_counts(stalled, other) == [1, 1]
     assert stalls(strict) == 'mlx_fleet_stalls_total{model="m",node="a"} 1.0'
     assert (
         'model_state{model="m",node="a",state="stalled"} 1.0' in strict.core.metrics.text().decode()
@@ -100,7 +100,7 @@ async def test_an_answer_in_one_piece_is_left_too(strict: RunningRouter, add_nod
     stalled = await add_node(strict, "a", silent)
     caller = await strict.post(WHOLE)
     async with asyncio.timeout(WAIT_S):
-        while asked(stalled) != [1]:
+        while request_counts(stalled) != [1]:
             await asyncio.sleep(0)
     await add_node(strict, "b", whole)
     assert await caller.head() == 200
@@ -125,7 +125,7 @@ async def test_a_node_that_makes_tokens_for_others_is_waited_for(
         await node.tell(StatusEvent(status))
     go.set()
     assert (await caller.body()).endswith(HELLO + DONE)
-    assert (asked(node), stalls(strict)) == ([1], "")
+    assert (request_counts(node), stalls(strict)) == ([1], "")
 
 
 @pytest.mark.parametrize("kind", ["agent", "openai"])
@@ -142,7 +142,7 @@ async def test_after_content_a_stall_never_looks_finished(
     assert error["code"] == "node_failed"
     assert error["message"] == "The node a has sent nothing more of its response for 0.5 s."
     await strict.idle()
-    assert asked(node) == [1]
+    assert request_counts(node) == [1]
     await node.requests[-1].wait_gone()
 
 
@@ -177,7 +177,7 @@ async def test_a_server_that_is_stopped_is_left_for_another_long_before_its_firs
         await router.add(node, "a", kind="openai")
         caller = await router.post(body)
         async with asyncio.timeout(WAIT_S):
-            while asked(node) != [1]:
+            while request_counts(node) != [1]:
                 await asyncio.sleep(0)
         stopped.set()
         other = await start_node(serving(stream if body is STREAM else whole))
@@ -185,7 +185,7 @@ async def test_a_server_that_is_stopped_is_left_for_another_long_before_its_firs
         async with asyncio.timeout(WAIT_S):
             assert await caller.head() == 200
             assert caller.headers["x-fleet-node"] == "b"
-        assert asked(node, other) == [1, 1]
+        assert request_counts(node, other) == [1, 1]
 
 
 async def test_a_load_is_waited_for_while_it_goes_on(

@@ -8,14 +8,14 @@ import pytest
 from node.engine.scripted.script import Script
 from node.protocol.errors import BROKEN_CALL
 from registry.records import UsageRecord
-from tests.faults.rig import add_real, until_told
+from tests.faults.rig import add_real, until_async
 from tests.node.server.test_streamed_calls import (
-    ASKED,
     BROKEN,
     CALL,
     CUT_TOKENS,
     DIALECTS,
     HERMES,
+    REQUESTS,
     limit,
     pieces_of,
 )
@@ -26,7 +26,7 @@ from tests.router.conftest import RunningRouter
 
 async def through(router: RunningRouter, dialect: str, **fields: Any) -> tuple[int, str]:
     """Status and text of an answer."""
-    path, body = ASKED[dialect]
+    path, body = REQUESTS[dialect]
     caller = await router.post({"model": "scripted", **body, **fields}, path)
     return await caller.head(), (await caller.body()).decode()
 
@@ -39,7 +39,7 @@ async def accounts(router: RunningRouter, count: int) -> list[UsageRecord]:
             rows = list(await usage_rows(session))
         return rows if len(rows) == count else []
 
-    rows: list[UsageRecord] = await until_told(kept)
+    rows: list[UsageRecord] = await until_async(kept)
     return sorted(rows, key=lambda row: row.finished_at_s)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 FOUND = ("find", {"where": ")] {", "depth": 2})
 PINGED: tuple[str, Any] = ("ping", {})
@@ -23,9 +23,9 @@ RECOVERING = ["bracket", "gemma4", "hermes", "lfm2", "qwen3_coder", "auto"]
 @pytest.mark.parametrize("name", RECOVERING)
 @pytest.mark.parametrize("text", FORMS)
 def test_reads_calls_in_brackets(name: str, text: str) -> None:
-    said = read(f"So. {text} [Calling tool: ping({{}})]\nWell.", tool_calls=name)
-    assert said == Said("So.  \nWell.", "", (FOUND, PINGED))
-    assert read(text, tool_calls=name) == Said("", "", (FOUND,))
+    parsed = read(f"So. {text} [Calling tool: ping({{}})]\nWell.", tool_calls=name)
+    assert parsed == Parsed("So.  \nWell.", "", (FOUND, PINGED))
+    assert read(text, tool_calls=name) == Parsed("", "", (FOUND,))
 
 
 @pytest.mark.parametrize("name", RECOVERING)
@@ -44,12 +44,12 @@ def test_reads_calls_in_brackets(name: str, text: str) -> None:
     ],
 )
 def test_what_names_no_declared_tool_stays_text(name: str, text: str) -> None:
-    assert read(text, tool_calls=name) == Said(text)
+    assert read(text, tool_calls=name) == Parsed(text)
 
 
 def test_without_tools_it_is_text() -> None:
     for text in FORMS:
-        assert read(text, tool_calls="auto", tools={}) == Said(text)
+        assert read(text, tool_calls="auto", tools={}) == Parsed(text)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_without_tools_it_is_text() -> None:
     ],
 )
 def test_auto_gives_a_block_to_a_format_that_can_read_it(text: str) -> None:
-    assert read(text, tool_calls="auto") == Said("", "", (PINGED,))
+    assert read(text, tool_calls="auto") == Parsed("", "", (PINGED,))
     both = f'{text}[Calling tool: find({{"depth": 1}})]'
     calls = read(both, tool_calls="auto").calls
     # Behind a call of Mistral nothing is returned.
@@ -78,4 +78,4 @@ def test_auto_gives_a_block_to_a_format_that_can_read_it(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["{}", "[x]", "[]", "```json\n[1]\n```", "a <tag> [b](c) {d}"])
 def test_auto_leaves_other_text_alone(text: str) -> None:
-    assert read(text, tool_calls="auto") == Said(text)
+    assert read(text, tool_calls="auto") == Parsed(text)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 LISTS = [
     ("apertus", "<|tools_prefix|>", "<|tools_suffix|>"),
@@ -40,16 +40,16 @@ def written(name: str, function: str, arguments: str) -> str:
 def test_reads_a_list(name: str, begin: str, end: str) -> None:
     calls = (written(name, "find", ARGUMENTS), written(name, "ping", "{}"))
     text = f"So. {begin}[\n {calls[0]},\n {calls[1]}\n]"
-    assert read(text + end, tool_calls=name) == Said("So.", "", (FOUND, PINGED))
-    assert read(text, tool_calls=name) == Said("So.", "", (FOUND, PINGED))
+    assert read(text + end, tool_calls=name) == Parsed("So.", "", (FOUND, PINGED))
+    assert read(text, tool_calls=name) == Parsed("So.", "", (FOUND, PINGED))
 
 
 @pytest.mark.parametrize(("name", "begin", "end"), OBJECTS)
 def test_reads_objects(name: str, begin: str, end: str) -> None:
     call, other = written(name, "find", ARGUMENTS), written(name, "ping", "{}")
-    said = Said("So.", "", (FOUND, PINGED))
-    assert read(f"So.{begin}{call}{end}\n{begin}{other}{end}", tool_calls=name) == said
-    assert read(f"So.{begin}{call}", tool_calls=name) == Said("So.", "", (FOUND,))
+    parsed = Parsed("So.", "", (FOUND, PINGED))
+    assert read(f"So.{begin}{call}{end}\n{begin}{other}{end}", tool_calls=name) == parsed
+    assert read(f"So.{begin}{call}", tool_calls=name) == Parsed("So.", "", (FOUND,))
 
 
 @pytest.mark.parametrize(("name", "begin", "end"), LISTS)
@@ -58,7 +58,7 @@ def test_what_is_no_list_of_calls_stays_text(name: str, begin: str, end: str) ->
     cut = written(name, "find", ARGUMENTS)[:-3]
     for body in (f"[{undeclared}]", f"[{cut}", "[1, 2]", "[{}]", " and so on"):
         text = f"{begin}{body}{end}"
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 @pytest.mark.parametrize(("name", "begin", "end"), OBJECTS)
@@ -66,12 +66,12 @@ def test_what_is_no_call_stays_text(name: str, begin: str, end: str) -> None:
     cut = written(name, "find", ARGUMENTS)[:-3]
     for body in (written(name, "open", "{}"), cut, '{"a": 1}', "and so on"):
         text = f"{begin}{body}".strip()
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 def test_an_empty_list_is_nothing() -> None:
-    assert read("<tool_calls>[]</tool_calls>So.", tool_calls="jamba") == Said("So.")
-    assert read("<|tools_prefix|>[]<|tools_suffix|>So.", tool_calls="apertus") == Said("So.")
+    assert read("<tool_calls>[]</tool_calls>So.", tool_calls="jamba") == Parsed("So.")
+    assert read("<|tools_prefix|>[]<|tools_suffix|>So.", tool_calls="apertus") == Parsed("So.")
 
 
 @pytest.mark.parametrize("end", ['{"name": "open"', '{"name": "open", "arguments": {}}]', "1]"])
@@ -80,17 +80,17 @@ def test_an_empty_list_is_nothing() -> None:
 )
 def test_a_list_with_something_else_than_calls_is_text(name: str, begin: str, end: str) -> None:
     text = f'{begin}[{{"name": "ping", "arguments": {{}}}}, {end}'
-    assert read(text, tool_calls=name) == Said(text)
+    assert read(text, tool_calls=name) == Parsed(text)
 
 
 def test_the_end_of_a_list_may_be_missing_at_the_end_of_the_output() -> None:
     text = '<|tool_call|>[{"name": "ping", "arguments": {}}\n'
-    assert read(text, tool_calls="granite") == Said("", "", (PINGED,))
+    assert read(text, tool_calls="granite") == Parsed("", "", (PINGED,))
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", '[{"name": "open", "arguments": {}}]', "[x]", "[]"])
 def test_a_bare_list_of_granite_is_calls_or_the_answer(text: str) -> None:
-    assert read(text, tool_calls="granite") == Said(text)
+    assert read(text, tool_calls="granite") == Parsed(text)
     bare = '[{"name": "ping", "arguments": {}}, {"name": "find", "arguments": {"depth": 1}}]'
     assert read(bare, tool_calls="granite").calls == (PINGED, ("find", {"depth": 1}))
 
@@ -108,4 +108,4 @@ def test_a_bare_list_of_granite_is_calls_or_the_answer(text: str) -> None:
     ],
 )
 def test_reads_reasoning(name: str, text: str) -> None:
-    assert read(text, reasoning=name) == Said("a", "r")
+    assert read(text, reasoning=name) == Parsed("a", "r")

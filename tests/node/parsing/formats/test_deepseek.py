@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL_END = "<｜tool▁call▁end｜>"
@@ -30,9 +30,9 @@ def bare(name: str, arguments: str, end: str = CALL_END) -> str:
 )
 def test_calls_of_either_version_are_read(form: str, calls: str) -> None:
     expected: Calls = (("find", {"where": "x"}), ("ping", {}))
-    assert read(f"Now.\n{BEGIN}{calls}{END}", tool_calls=form) == Said("Now.", "", expected)
-    assert read(f"Now.\n{BEGIN}{calls}", tool_calls=form) == Said("Now.", "", expected)
-    assert read(calls, tool_calls=form) == Said("", "", expected)
+    assert read(f"Now.\n{BEGIN}{calls}{END}", tool_calls=form) == Parsed("Now.", "", expected)
+    assert read(f"Now.\n{BEGIN}{calls}", tool_calls=form) == Parsed("Now.", "", expected)
+    assert read(calls, tool_calls=form) == Parsed("", "", expected)
 
 
 def test_markers_may_be_spelled_in_ascii() -> None:
@@ -48,11 +48,11 @@ def test_a_fence_within_a_value_ends_nothing() -> None:
 
 def test_a_call_ends_reasoning_and_an_empty_section_is_no_text() -> None:
     text = "Hm.</think>" + BEGIN + END + "Nothing to do."
-    said = read(text, reasoning="think", tool_calls="deepseek_v31", tail="<think>\n")
-    assert said == Said("Nothing to do.", "Hm.")
+    parsed = read(text, reasoning="think", tool_calls="deepseek_v31", tail="<think>\n")
+    assert parsed == Parsed("Nothing to do.", "Hm.")
     text = "Hm." + BEGIN + bare("ping", "{}") + END
-    said = read(text, reasoning="think", tool_calls="deepseek_v31", tail="<think>\n")
-    assert said == Said("", "Hm.", (("ping", {}),))
+    parsed = read(text, reasoning="think", tool_calls="deepseek_v31", tail="<think>\n")
+    assert parsed == Parsed("", "Hm.", (("ping", {}),))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_a_call_ends_reasoning_and_an_empty_section_is_no_text() -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read(text, tool_calls="deepseek_v3") == Said(text)
+    assert read(text, tool_calls="deepseek_v3") == Parsed(text)
 
 
 def test_what_follows_a_whole_call_does_not_undo_it() -> None:
     text = BEGIN + bare("ping", "{}") + bare("find", '{"wh', "")
     cut = bare("find", '{"wh', "")
-    assert read(text, tool_calls="deepseek_v31") == Said(cut, "", (("ping", {}),))
+    assert read(text, tool_calls="deepseek_v31") == Parsed(cut, "", (("ping", {}),))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 
 def parameter(name: str, text: str, string: str = "") -> str:
@@ -22,7 +22,7 @@ def block(*calls: str, name: str = "tool_calls") -> str:
 def test_calls_in_either_block_are_read(name: str) -> None:
     find = invoke("find", parameter("where", "x", "true"), parameter("depth", "3", "false"))
     text = "I look.\n\n" + block(find, invoke("ping"), name=name)
-    assert read(text, tool_calls="dsml") == Said(
+    assert read(text, tool_calls="dsml") == Parsed(
         "I look.", "", (("find", {"where": "x", "depth": 3}), ("ping", {}))
     )
 
@@ -30,12 +30,12 @@ def test_calls_in_either_block_are_read(name: str) -> None:
 def test_tags_may_have_a_space_behind_their_prefix() -> None:
     text = block(invoke("find", parameter("where", "x", "true")), name="calls")
     spaced = text.replace("｜DSML｜", "｜DSML｜ ")
-    assert read(spaced, tool_calls="dsml") == Said(calls=(("find", {"where": "x"}),))
+    assert read(spaced, tool_calls="dsml") == Parsed(calls=(("find", {"where": "x"}),))
 
 
 def test_ends_of_the_block_may_be_missing_and_its_begin_too() -> None:
     call = invoke("find", parameter("where", "x", "true"))
-    expected = Said(calls=(("find", {"where": "x"}),))
+    expected = Parsed(calls=(("find", {"where": "x"}),))
     assert read(call, tool_calls="dsml") == expected
     assert read("<｜DSML｜tool_calls>" + call, tool_calls="dsml") == expected
 
@@ -91,13 +91,13 @@ def test_a_parameter_that_the_tool_does_not_declare_is_kept() -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read(text, tool_calls="dsml") == Said(text)
+    assert read(text, tool_calls="dsml") == Parsed(text)
 
 
 def test_an_empty_block_is_no_text() -> None:
-    assert read(block() + "So be it.", tool_calls="dsml") == Said("So be it.")
+    assert read(block() + "So be it.", tool_calls="dsml") == Parsed("So be it.")
 
 
 def test_without_tools_markup_is_text() -> None:
     text = block(invoke("find"))
-    assert read(text, tool_calls="dsml", tools={}) == Said(text)
+    assert read(text, tool_calls="dsml", tools={}) == Parsed(text)

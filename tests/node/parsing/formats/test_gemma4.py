@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 FORMATS = [
     ("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
@@ -22,7 +22,7 @@ def test_reads_values_of_all_kinds(name: str, begin: str, end: str, quote: str) 
         f"where:{text('a } , b:<br>' + end)},depth:-2,exact:true,names:[{text('x')}, y,],"
         f"filter:{{deep:{{n:1.5e3,none:null}},{text('k')}:{text('')},list:[]}}"
     )
-    said = read(f"So. {begin}call:find{{{arguments}}}{end} Well.", tool_calls=name)
+    parsed = read(f"So. {begin}call:find{{{arguments}}}{end} Well.", tool_calls=name)
     found = {
         "where": "a } , b:<br>" + end,
         "depth": -2,
@@ -30,7 +30,7 @@ def test_reads_values_of_all_kinds(name: str, begin: str, end: str, quote: str) 
         "names": ["x", "y"],
         "filter": {"deep": {"n": 1500.0, "none": None}, "k": "", "list": []},
     }
-    assert said == Said("So.  Well.", "", (("find", found),))
+    assert parsed == Parsed("So.  Well.", "", (("find", found),))
 
 
 @pytest.mark.parametrize(("name", "begin", "end", "quote"), FORMATS)
@@ -40,7 +40,7 @@ def test_reads_several_calls(name: str, begin: str, end: str, quote: str) -> Non
         f"{begin}call:ping{{}}call:find{{where:{quote}/a{quote}}}{end}",
         f"{begin}call:ping{{}}\ncall:find{{where:{quote}/a{quote}}}",
     ):
-        assert read(text, tool_calls=name) == Said("", "", (PINGED, ("find", {"where": "/a"})))
+        assert read(text, tool_calls=name) == Parsed("", "", (PINGED, ("find", {"where": "/a"})))
 
 
 def test_bare_text_is_a_string_where_the_schema_accepts_one() -> None:
@@ -71,7 +71,7 @@ def test_bare_text_is_a_string_where_the_schema_accepts_one() -> None:
     ],
 )
 def test_reads_what_small_models_write_in_its_place(text: str) -> None:
-    assert read(text, tool_calls="gemma4") == Said("", "", (("find", {"where": "/a"}),))
+    assert read(text, tool_calls="gemma4") == Parsed("", "", (("find", {"where": "/a"}),))
 
 
 @pytest.mark.parametrize("form", ["gemma4", "functiongemma", "auto"])
@@ -86,7 +86,7 @@ def test_reads_what_small_models_write_in_its_place(text: str) -> None:
 )
 def test_a_fence_may_contain_several_calls(text: str, form: str) -> None:
     calls = (("find", {"where": "/a"}), PINGED)
-    assert read(f"So.\n{text}", tool_calls=form) == Said("So.", "", calls)
+    assert read(f"So.\n{text}", tool_calls=form) == Parsed("So.", "", calls)
     other = text.replace("ping", "open")
     assert not read(other, tool_calls=form).calls[1:]
     assert "open()" in read(other, tool_calls=form).content
@@ -107,31 +107,31 @@ def test_a_fence_may_contain_several_calls(text: str, form: str) -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read(text, tool_calls="gemma4") == Said(text)
+    assert read(text, tool_calls="gemma4") == Parsed(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        ("<|channel>thought\nr<channel|>a", Said("a", "r")),
-        ("<|channel>r<channel|>a", Said("a", "r")),
-        ("<|channel>thoughts are free<channel|>a", Said("a", "thoughts are free")),
-        ("<|channel>thought\n<channel|>a", Said("a")),
-        ("<|channel>thought<channel|>a", Said("a")),
-        ("<|channel><|channel>thought\nr<channel|>a", Said("a", "r")),
-        ("<|channel>thought\nr", Said("", "r")),
-        ("<|channel>thought\nr<channel|><|channel>content\na<channel|>", Said("a", "r")),
-        ("<|channel>thought\nr\n<|channel>response\na", Said("a", "r")),
-        ("a <|channel>thought\nr<channel|>\nb", Said("a \nb", "r")),
-        ("a <|chan", Said("a <|chan")),
-        ("<|tool_call><tool_call|>a", Said("a")),
-        ("a", Said("a")),
+        ("<|channel>thought\nr<channel|>a", Parsed("a", "r")),
+        ("<|channel>r<channel|>a", Parsed("a", "r")),
+        ("<|channel>thoughts are free<channel|>a", Parsed("a", "thoughts are free")),
+        ("<|channel>thought\n<channel|>a", Parsed("a")),
+        ("<|channel>thought<channel|>a", Parsed("a")),
+        ("<|channel><|channel>thought\nr<channel|>a", Parsed("a", "r")),
+        ("<|channel>thought\nr", Parsed("", "r")),
+        ("<|channel>thought\nr<channel|><|channel>content\na<channel|>", Parsed("a", "r")),
+        ("<|channel>thought\nr\n<|channel>response\na", Parsed("a", "r")),
+        ("a <|channel>thought\nr<channel|>\nb", Parsed("a \nb", "r")),
+        ("a <|chan", Parsed("a <|chan")),
+        ("<|tool_call><tool_call|>a", Parsed("a")),
+        ("a", Parsed("a")),
     ],
 )
-def test_reads_channels(text: str, said: Said) -> None:
-    assert read(text, reasoning="gemma4", tool_calls="gemma4") == said
+def test_reads_channels(text: str, expected: Parsed) -> None:
+    assert read(text, reasoning="gemma4", tool_calls="gemma4") == expected
 
 
 def test_calls_end_the_reasoning() -> None:
     text = "<|channel>thought\nr <|tool_call>call:ping{}<tool_call|>"
-    assert read(text, reasoning="gemma4", tool_calls="gemma4") == Said("", "r", (PINGED,))
+    assert read(text, reasoning="gemma4", tool_calls="gemma4") == Parsed("", "r", (PINGED,))

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 
 def call(name: str, *pairs: tuple[str, str], prefix: str = "", between: str = "\n") -> str:
@@ -31,7 +31,7 @@ def test_reads_calls_with_types_by_the_schema(form: str, prefix: str, between: s
         "names": ["a", "b"],
         "filter": {"deep": {"n": 1}},
     }
-    assert read(f"I look.\n{first}\n{second}\n", tool_calls=form) == Said(
+    assert read(f"I look.\n{first}\n{second}\n", tool_calls=form) == Parsed(
         "I look.", calls=(("find", found), ("ping", {}))
     )
 
@@ -51,7 +51,7 @@ def test_reads_calls_with_types_by_the_schema(form: str, prefix: str, between: s
 )
 def test_a_string_is_kept_as_it_stands(value: str) -> None:
     text = call("find", ("where", value), ("depth", "1"))
-    assert read(text, tool_calls="glm") == Said(calls=(("find", {"where": value, "depth": 1}),))
+    assert read(text, tool_calls="glm") == Parsed(calls=(("find", {"where": value, "depth": 1}),))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_arguments_may_stand_behind_the_name(form: str, begin: str, end: str) ->
     assert read(quoted, tool_calls=form).calls == (("find", {"where": "a b", "depth": 3}),)
     for body in ("where", "where=a b", "where= depth=1", "a tool"):
         text = f"{begin}{name} {body}{end}"
-        assert read(text, tool_calls=form) == Said(text)
+        assert read(text, tool_calls=form) == Parsed(text)
 
 
 def test_a_string_that_is_quoted_as_a_whole_is_what_is_quoted() -> None:
@@ -97,7 +97,7 @@ def test_an_undeclared_key_is_kept() -> None:
     ],
 )
 def test_json_may_stand_for_the_call_or_its_arguments(text: str) -> None:
-    assert read(text, tool_calls="glm") == Said(calls=(("find", {"where": "a"}),))
+    assert read(text, tool_calls="glm") == Parsed(calls=(("find", {"where": "a"}),))
 
 
 @pytest.mark.parametrize(
@@ -113,27 +113,31 @@ def test_json_may_stand_for_the_call_or_its_arguments(text: str) -> None:
     ],
 )
 def test_what_is_no_whole_call_of_a_declared_tool_is_text(text: str) -> None:
-    assert read(text, tool_calls="glm") == Said(text.strip())
+    assert read(text, tool_calls="glm") == Parsed(text.strip())
 
 
 def test_a_call_at_the_end_of_reasoning_is_one() -> None:
     text = f"<think>I need it.\n{call('ping')}</think>\n"
-    assert read(text, tool_calls="glm", reasoning="glm") == Said("", "I need it.", (("ping", {}),))
+    assert read(text, tool_calls="glm", reasoning="glm") == Parsed(
+        "", "I need it.", (("ping", {}),)
+    )
 
 
 def test_the_box_around_an_answer_is_none_of_it() -> None:
     text = "<think>Hm.</think>\n<|begin_of_box|>42<|end_of_box|>"
-    assert read(text, reasoning="glm") == Said("42", "Hm.")
+    assert read(text, reasoning="glm") == Parsed("42", "Hm.")
     inside = "<think>Hm.</think>It is <|begin_of_box|>42<|end_of_box|> then."
-    assert read(inside, reasoning="glm") == Said("It is 42 then.", "Hm.")
+    assert read(inside, reasoning="glm") == Parsed("It is 42 then.", "Hm.")
 
 
 def test_longcat_reasons_in_a_tag_of_its_own() -> None:
     text = '<longcat_think>\nHm.\n</longcat_think>\n<longcat_tool_call>{"name": "ping"}'
-    assert read(text, reasoning="longcat", tool_calls="longcat") == Said("", "Hm.", (("ping", {}),))
+    assert read(text, reasoning="longcat", tool_calls="longcat") == Parsed(
+        "", "Hm.", (("ping", {}),)
+    )
 
 
 @pytest.mark.parametrize(("form", "prefix"), [("glm", ""), ("longcat", "longcat_")])
 def test_an_empty_tag_before_the_answer_is_no_text(form: str, prefix: str) -> None:
     text = f"<{prefix}tool_call>\n</{prefix}tool_call>\nHello"
-    assert read(text, tool_calls=form) == Said("Hello")
+    assert read(text, tool_calls=form) == Parsed("Hello")

@@ -3,14 +3,14 @@
 import pytest
 
 from node.parsing.output_parser import OutputParser
-from tests.node.parsing.reading import TOOLS, Said, collect, output_format, read, said
+from tests.node.parsing.reading import TOOLS, Parsed, collect, output_format, parsed, read
 
 START = "<|start|>assistant"
 CALL = '<|message|>{"where": "x"}<|call|>'
 CALLS = (("find", {"where": "x"}),)
 
 
-def harmony(text: str, tail: str = START) -> Said:
+def harmony(text: str, tail: str = START) -> Parsed:
     return read(text, reasoning="harmony", tool_calls="harmony", tail=tail)
 
 
@@ -24,8 +24,8 @@ def final(text: str, end: str = "<|return|>") -> str:
 
 def test_analysis_is_reasoning_and_final_is_the_answer() -> None:
     text = analysis("Let me\nthink.") + final("It is <b>so</b>.")
-    assert harmony(text) == Said("It is <b>so</b>.", "Let me\nthink.")
-    assert harmony(text, tail="") == Said("It is <b>so</b>.", "Let me\nthink.")
+    assert harmony(text) == Parsed("It is <b>so</b>.", "Let me\nthink.")
+    assert harmony(text, tail="") == Parsed("It is <b>so</b>.", "Let me\nthink.")
 
 
 @pytest.mark.parametrize(
@@ -41,56 +41,56 @@ def test_analysis_is_reasoning_and_final_is_the_answer() -> None:
     ],
 )
 def test_a_call_is_returned_wherever_its_recipient_stands(header: str) -> None:
-    assert harmony(header + CALL) == Said(calls=CALLS)
-    assert harmony(analysis("Hm.") + header + CALL) == Said("", "Hm.", CALLS)
+    assert harmony(header + CALL) == Parsed(calls=CALLS)
+    assert harmony(analysis("Hm.") + header + CALL) == Parsed("", "Hm.", CALLS)
 
 
 def test_a_call_needs_no_end() -> None:
     header = "<|channel|>commentary to=functions.find"
-    assert harmony(header + CALL.removesuffix("<|call|>")) == Said(calls=CALLS)
+    assert harmony(header + CALL.removesuffix("<|call|>")) == Parsed(calls=CALLS)
 
 
 def test_calls_may_follow_each_other() -> None:
     header = "<|channel|>commentary to=functions."
     text = f"{header}find{CALL}{START}{header}ping<|message|>{{}}<|call|>"
-    assert harmony(text) == Said(calls=(*CALLS, ("ping", {})))
+    assert harmony(text) == Parsed(calls=(*CALLS, ("ping", {})))
 
 
 def test_commentary_without_a_recipient_is_content() -> None:
     preamble = "<|channel|>commentary<|message|>I look it up.<|end|>"
     text = f"{preamble}{START}<|channel|>commentary to=functions.find{CALL}"
-    assert harmony(text) == Said("I look it up.", "", CALLS)
+    assert harmony(text) == Parsed("I look it up.", "", CALLS)
 
 
 def test_the_last_channel_of_a_header_counts() -> None:
     text = "<|channel|>commentary to=assistant<|channel|>analysis<|message|>Hm.<|end|>"
-    assert harmony(text) == Said("", "Hm.")
+    assert harmony(text) == Parsed("", "Hm.")
 
 
 def test_a_message_may_begin_without_an_end_before_it() -> None:
     text = f"<|channel|>analysis<|message|>Hm.{START}{final('So.')}"
-    assert harmony(text) == Said("So.", "Hm.")
+    assert harmony(text) == Parsed("So.", "Hm.")
 
 
 def test_the_prompt_may_have_opened_the_message() -> None:
     tail = f"{START}<|channel|>final<|message|>It "
-    assert harmony("is so.<|return|>", tail) == Said("is so.")
+    assert harmony("is so.<|return|>", tail) == Parsed("is so.")
     tail = f"{START}<|channel|>analysis<|message|>"
-    assert harmony("Hm.<|end|>" + START + final("So."), tail) == Said("So.", "Hm.")
-    assert harmony("Hello", tail + "Hm.<|end|>" + START) == Said("Hello")
+    assert harmony("Hm.<|end|>" + START + final("So."), tail) == Parsed("So.", "Hm.")
+    assert harmony("Hello", tail + "Hm.<|end|>" + START) == Parsed("Hello")
 
 
 def test_text_without_any_header_is_the_answer() -> None:
     for text in ("Just so.", "to be or not", "assistant to nobody", "json"):
-        assert harmony(text) == Said(text)
+        assert harmony(text) == Parsed(text)
 
 
 @pytest.mark.parametrize(
     "cut", ["<|channel|>", "<|channel|>ana", "<|channel|>commentary to=functions.fi", " to="]
 )
 def test_a_header_that_the_output_ends_within_is_no_text(cut: str) -> None:
-    assert harmony(cut) == Said()
-    assert harmony(analysis("Hm.") + cut) == Said("", "Hm.")
+    assert harmony(cut) == Parsed()
+    assert harmony(analysis("Hm.") + cut) == Parsed("", "Hm.")
 
 
 def test_what_is_no_call_stays_text_with_its_header() -> None:
@@ -101,17 +101,17 @@ def test_what_is_no_call_stays_text_with_its_header() -> None:
         f'{header}find<|message|>{{"where": <|end|>',
         f'{header}find<|message|>{{"where": "x',
     ):
-        assert harmony(text) == Said(text)
+        assert harmony(text) == Parsed(text)
 
 
 def test_a_header_without_a_message_is_text() -> None:
     text = "<|channel|>commentary to=functions.find, which is for calls"
-    assert harmony(text) == Said(text)
+    assert harmony(text) == Parsed(text)
 
 
 def test_reasoning_that_is_not_split_keeps_its_markers() -> None:
     text = analysis("Hm.") + final("So.")
-    assert read(text, tool_calls="harmony", tail=START) == Said(
+    assert read(text, tool_calls="harmony", tail=START) == Parsed(
         "<|channel|>analysis<|message|>Hm.<|end|>So."
     )
 
@@ -120,8 +120,8 @@ def test_without_tools_a_call_is_not_returned_and_channels_are_read_all_the_same
     call = "<|channel|>commentary to=functions.find" + CALL
     text = analysis("Hm.") + call
     found = read(text, reasoning="harmony", tool_calls="harmony", tail=START, tools={})
-    assert found == Said("", "Hm.")
-    assert read(final("So."), tool_calls="harmony", tail=START, tools={}) == Said("So.")
+    assert found == Parsed("", "Hm.")
+    assert read(final("So."), tool_calls="harmony", tail=START, tools={}) == Parsed("So.")
 
 
 def test_the_token_that_ends_a_call_is_to_be_fed() -> None:
@@ -155,4 +155,4 @@ def test_arguments_are_returned_as_the_model_wrote_them() -> None:
     text = '<|channel|>commentary to=functions.find<|message|>{"where":"x",  "depth":1}<|call|>'
     form = output_format(reasoning="harmony", tool_calls="harmony", tail=START)
     assert collect(form, text).calls[0].text == '{"where":"x",  "depth":1}'
-    assert said(form, text).calls[0][0] in TOOLS
+    assert parsed(form, text).calls[0][0] in TOOLS

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 USUAL = pytest.mark.parametrize("suffix", [":opensource", ""])
 SUFFIXES = pytest.mark.parametrize("suffix", [":opensource", "", ":v2.1"])
 CALLS: Calls = (("find", {"where": "a < b\n", "depth": 2}), ("ping", {}))
 
 
-def hy(text: str, tail: str = "") -> Said:
+def hy(text: str, tail: str = "") -> Parsed:
     return read(text, reasoning="hy_v3", tool_calls="hy_v3", tail=tail)
 
 
@@ -28,7 +28,7 @@ PING = "<tool_call~>ping<tool_sep~>\n</tool_call~>\n"
 @USUAL
 def test_reasoning_answer_and_calls_are_distinguished(suffix: str) -> None:
     text = tagged(f"Hm.</think~>I look.<tool_calls~>\n{FIND}{PING}</tool_calls~>", suffix)
-    expected = Said("I look.", "Hm.", CALLS)
+    expected = Parsed("I look.", "Hm.", CALLS)
     assert hy(text, tail=f"<think{suffix}>") == hy(f"<think{suffix}>{text}") == expected
 
 
@@ -43,7 +43,7 @@ def test_reasoning_answer_and_calls_are_distinguished(suffix: str) -> None:
     ],
 )
 def test_calls_have_more_than_one_spelling(suffix: str, calls: str) -> None:
-    assert hy(tagged(calls, suffix)) == Said(calls=CALLS)
+    assert hy(tagged(calls, suffix)) == Parsed(calls=CALLS)
 
 
 @SUFFIXES
@@ -56,4 +56,4 @@ def test_values_are_bare_text(suffix: str, value: str) -> None:
 @SUFFIXES
 @pytest.mark.parametrize("text", [FIND[:-20], FIND.replace("find", "unknown"), "<tool_calls~>no"])
 def test_what_is_no_call_stays_text(suffix: str, text: str) -> None:
-    assert hy(tagged(text, suffix)) == Said(tagged(text, suffix).strip())
+    assert hy(tagged(text, suffix)) == Parsed(tagged(text, suffix).strip())

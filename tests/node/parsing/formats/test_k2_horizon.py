@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 CALLS: Calls = (("find", {"where": " x ", "depth": 2}), ("ping", {}))
 PLAIN = (
@@ -14,21 +14,21 @@ JSON = '{"name": "find", "arguments": {"where": " x ", "depth": 2}}'
 PING = "<ifm|tool_call>ping\n</ifm|tool_call>"
 
 
-def k2(text: str, tail: str = "") -> Said:
+def k2(text: str, tail: str = "") -> Parsed:
     return read(text, reasoning="k2_horizon", tool_calls="k2_horizon", tail=tail)
 
 
 @pytest.mark.parametrize("body", ["find\n" + PLAIN, "find" + TYPED, JSON, f"\n[{JSON}]\n"])
 def test_calls_of_each_kind_are_read(body: str) -> None:
     call = f"<ifm|tool_call>{body}</ifm|tool_call>\n"
-    assert k2(f"<ifm|tool_calls>\n{call}{PING}\n</ifm|tool_calls>") == Said(calls=CALLS)
-    assert k2(f"I look.\n{call}{PING}") == Said("I look.", "", CALLS)
+    assert k2(f"<ifm|tool_calls>\n{call}{PING}\n</ifm|tool_calls>") == Parsed(calls=CALLS)
+    assert k2(f"I look.\n{call}{PING}") == Parsed("I look.", "", CALLS)
 
 
 @pytest.mark.parametrize("effort", ["think", "think_fast", "think_faster"])
 def test_each_effort_has_a_tag(effort: str) -> None:
     text = f"Hm.</ifm|{effort}>\nSo."
-    assert k2(text, tail=f"<ifm|{effort}>") == k2(f"<ifm|{effort}>{text}") == Said("So.", "Hm.")
+    assert k2(text, tail=f"<ifm|{effort}>") == k2(f"<ifm|{effort}>{text}") == Parsed("So.", "Hm.")
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_each_effort_has_a_tag(effort: str) -> None:
 )
 def test_what_is_no_call_stays_text(body: str) -> None:
     text = f"<ifm|tool_call>{body}".rstrip()
-    assert k2(text) == Said(text)
+    assert k2(text) == Parsed(text)

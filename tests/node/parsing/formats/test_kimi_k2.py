@@ -1,6 +1,6 @@
 """Calls of Kimi K2."""
 
-from tests.node.parsing.reading import Said, Tools, collect, output_format, read
+from tests.node.parsing.reading import Parsed, Tools, collect, output_format, read
 
 BEGIN, END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 
@@ -9,31 +9,31 @@ def call(call_id: str, arguments: str, end: str = "<|tool_call_end|>") -> str:
     return f"<|tool_call_begin|>{call_id}<|tool_call_argument_begin|>{arguments}{end}"
 
 
-def kimi(text: str, *, reasoning: str = "none") -> Said:
+def kimi(text: str, *, reasoning: str = "none") -> Parsed:
     return read(text, reasoning=reasoning, tool_calls="kimi_k2")
 
 
 def test_a_call_in_a_section_is_read() -> None:
     text = BEGIN + call("functions.find:0", '{"where": "a < b"}') + END
-    assert kimi(text) == Said(calls=(("find", {"where": "a < b"}),))
+    assert kimi(text) == Parsed(calls=(("find", {"where": "a < b"}),))
 
 
 def test_calls_follow_each_other_and_text_stands_around_the_section() -> None:
     calls = call("functions.find:0", '{"depth": 1}') + "\n" + call("functions.ping:1", "{}")
-    assert kimi(f"Looking.{BEGIN}{calls}{END} Done.") == Said(
+    assert kimi(f"Looking.{BEGIN}{calls}{END} Done.") == Parsed(
         "Looking. Done.", "", (("find", {"depth": 1}), ("ping", {}))
     )
 
 
 def test_ends_may_be_missing() -> None:
     calls = call("functions.find:0", '{"depth": 1}', "") + call("functions.ping:1", "{}", "")
-    expected = Said(calls=(("find", {"depth": 1}), ("ping", {})))
+    expected = Parsed(calls=(("find", {"depth": 1}), ("ping", {})))
     assert kimi(BEGIN + calls) == kimi(calls) == expected
 
 
 def test_a_call_ends_reasoning_that_is_still_open() -> None:
     text = "<think>Let me see." + call("functions.ping:0", "{}")
-    assert kimi(text, reasoning="think") == Said("", "Let me see.", (("ping", {}),))
+    assert kimi(text, reasoning="think") == Parsed("", "Let me see.", (("ping", {}),))
 
 
 def test_the_id_is_the_one_that_the_model_wrote() -> None:
@@ -63,8 +63,8 @@ def test_what_is_no_call_stays_text() -> None:
         BEGIN + "nothing" + END,
         BEGIN + call("functions.find:0", '{"where": "x', ""),
     ):
-        assert kimi(text) == Said(text)
+        assert kimi(text) == Parsed(text)
 
 
 def test_an_empty_section_is_no_text() -> None:
-    assert kimi(f"{BEGIN}{END}So be it.") == Said("So be it.")
+    assert kimi(f"{BEGIN}{END}So be it.") == Parsed("So be it.")

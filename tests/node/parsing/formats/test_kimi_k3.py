@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 TAIL = '<|open|>message role="assistant"<|sep|><|open|>think<|sep|>'
 END = "<|close|>message<|sep|>"
@@ -20,21 +20,21 @@ def call(name: str, *arguments: str) -> str:
     return tag("call", "".join(arguments), f' tool="{name}" index="1"')
 
 
-def k3(text: str, tail: str = TAIL) -> Said:
+def k3(text: str, tail: str = TAIL) -> Parsed:
     return read(text, reasoning="kimi_k3", tool_calls="kimi_k3", tail=tail)
 
 
 def test_reasoning_answer_and_calls_are_distinguished() -> None:
     tools = tag("tools", call("find", argument("where", "x", "string")) + call("ping"))
     text = "Hm.<|close|>think<|sep|>" + tag("response", "I look.") + tools + END
-    expected = Said("I look.", "Hm.", (("find", {"where": "x"}), ("ping", {})))
+    expected = Parsed("I look.", "Hm.", (("find", {"where": "x"}), ("ping", {})))
     assert k3(text) == expected
     assert k3("<|open|>think<|sep|>" + text, tail="") == expected
 
 
 def test_an_answer_ends_reasoning_that_is_still_open() -> None:
-    assert k3("Hm." + tag("response", "So.") + END) == Said("So.", "Hm.")
-    assert k3("So.<|close|>response<|sep|>", "<|open|>response<|sep|>") == Said("So.")
+    assert k3("Hm." + tag("response", "So.") + END) == Parsed("So.", "Hm.")
+    assert k3("So.<|close|>response<|sep|>", "<|open|>response<|sep|>") == Parsed("So.")
 
 
 def test_values_have_the_type_that_they_declare() -> None:
@@ -77,9 +77,9 @@ def test_what_is_no_call_stays_text(text: str) -> None:
 
 def test_other_tags_are_text() -> None:
     text = "It writes <|open|>note<|sep|> and <|close|>note<|sep|>."
-    assert k3(tag("response", text)) == Said(text)
+    assert k3(tag("response", text)) == Parsed(text)
 
 
 def test_reasoning_that_is_not_split_keeps_its_markers() -> None:
     text = tag("think", "Hm.") + tag("response", "So.")
-    assert read(text, tool_calls="kimi_k3") == Said(tag("think", "Hm.") + "So.")
+    assert read(text, tool_calls="kimi_k3") == Parsed(tag("think", "Hm.") + "So.")

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 
 def call(name: str, **params: str) -> str:
@@ -11,7 +11,7 @@ def call(name: str, **params: str) -> str:
 def test_reads_calls_with_types_by_the_schema() -> None:
     text = call("find", where="3", depth="3", exact="True", names="['a']", filter='{"n": 1}')
     found = {"where": "3", "depth": 3, "exact": True, "names": ["a"], "filter": {"n": 1}}
-    assert read(f"Well.\n{text}\n{call('ping')}", tool_calls="minicpm5") == Said(
+    assert read(f"Well.\n{text}\n{call('ping')}", tool_calls="minicpm5") == Parsed(
         "Well.", calls=(("find", found), ("ping", {}))
     )
 
@@ -33,22 +33,24 @@ def test_reads_calls_with_types_by_the_schema() -> None:
     ],
 )
 def test_a_string_is_kept_as_it_was_meant(written: str, value: str) -> None:
-    assert read(call("find", where=written, depth="1"), tool_calls="minicpm5") == Said(
+    assert read(call("find", where=written, depth="1"), tool_calls="minicpm5") == Parsed(
         calls=(("find", {"where": value, "depth": 1}),)
     )
 
 
 @pytest.mark.parametrize("text", ['<function name="ping"/>', "<function name=' ping '></function>"])
 def test_reads_a_call_without_arguments(text: str) -> None:
-    assert read(text, tool_calls="minicpm5") == Said(calls=(("ping", {}),))
+    assert read(text, tool_calls="minicpm5") == Parsed(calls=(("ping", {}),))
 
 
 @pytest.mark.parametrize("text", ['<function name="ping"></function>', '<function name="ping"/>'])
 def test_behind_an_answer_a_call_without_arguments_has_a_line_of_its_own(text: str) -> None:
     pinged: Calls = (("ping", {}),)
-    assert read(f"So.\n{text}", tool_calls="minicpm5") == Said("So.", calls=pinged)
-    assert read(f"So.\n{text}\nDone.", tool_calls="minicpm5") == Said("So.\n\nDone.", calls=pinged)
-    assert read(f"So.\n{text} it is.", tool_calls="minicpm5") == Said(f"So.\n{text} it is.")
+    assert read(f"So.\n{text}", tool_calls="minicpm5") == Parsed("So.", calls=pinged)
+    assert read(f"So.\n{text}\nDone.", tool_calls="minicpm5") == Parsed(
+        "So.\n\nDone.", calls=pinged
+    )
+    assert read(f"So.\n{text} it is.", tool_calls="minicpm5") == Parsed(f"So.\n{text} it is.")
 
 
 @pytest.mark.parametrize(
@@ -64,11 +66,11 @@ def test_behind_an_answer_a_call_without_arguments_has_a_line_of_its_own(text: s
     ],
 )
 def test_what_is_no_whole_call_of_a_declared_tool_is_text(text: str) -> None:
-    assert read(text, tool_calls="minicpm5") == Said(text)
+    assert read(text, tool_calls="minicpm5") == Parsed(text)
 
 
 def test_a_whole_call_behind_a_broken_opener_is_read() -> None:
     text = '<function name="ping"' + call("find", where="a")
-    assert read(text, tool_calls="minicpm5") == Said(
+    assert read(text, tool_calls="minicpm5") == Parsed(
         '<function name="ping"', calls=(("find", {"where": "a"}),)
     )

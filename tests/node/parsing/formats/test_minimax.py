@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 
 def invoke(name: str, **parameters: str) -> str:
@@ -19,7 +19,7 @@ class TestM2:
         text = block(
             invoke("find", where="a", depth="2", exact="true", names='["x"]'), invoke("ping")
         )
-        assert read(f"So.\n{text}", tool_calls="minimax_m2") == Said(
+        assert read(f"So.\n{text}", tool_calls="minimax_m2") == Parsed(
             "So.",
             calls=(
                 ("find", {"where": "a", "depth": 2, "exact": True, "names": ["x"]}),
@@ -40,7 +40,7 @@ class TestM2:
     )
     def test_a_string_is_kept_as_it_stands(self, value: str) -> None:
         text = block(invoke("find", where=value, depth="1"))
-        assert read(text, tool_calls="minimax_m2") == Said(
+        assert read(text, tool_calls="minimax_m2") == Parsed(
             calls=(("find", {"where": value, "depth": 1}),)
         )
 
@@ -55,7 +55,7 @@ class TestM2:
         ],
     )
     def test_reads_what_the_models_fall_back_to(self, text: str) -> None:
-        assert read(text, tool_calls="minimax_m2") == Said(calls=(("find", {"where": "a"}),))
+        assert read(text, tool_calls="minimax_m2") == Parsed(calls=(("find", {"where": "a"}),))
 
     @pytest.mark.parametrize(
         "text",
@@ -68,12 +68,12 @@ class TestM2:
         ],
     )
     def test_what_is_no_whole_call_of_a_declared_tool_is_text(self, text: str) -> None:
-        assert read(text, tool_calls="minimax_m2") == Said(text)
+        assert read(text, tool_calls="minimax_m2") == Parsed(text)
 
     def test_a_call_at_the_end_of_reasoning_is_one(self) -> None:
         text = f"I look.\n{invoke('find', where='a')}</think>\n"
         found = read(text, tool_calls="minimax_m2", reasoning="think", tail="<think>\n")
-        assert found == Said("", "I look.", (("find", {"where": "a"}),))
+        assert found == Parsed("", "I look.", (("find", {"where": "a"}),))
 
 
 N = "]<]minimax[>["
@@ -125,7 +125,7 @@ NESTED: dict[str, dict[str, Any]] = {
 class TestM3:
     def test_reads_several_calls_of_one_block(self) -> None:
         text = m3_block(m3("find", tag("where", "a"), tag("depth", "-2")), m3("ping"))
-        assert read(f"So.{text}", tool_calls="minimax_m3") == Said(
+        assert read(f"So.{text}", tool_calls="minimax_m3") == Parsed(
             "So.", calls=(("find", {"where": "a", "depth": -2}), ("ping", {}))
         )
 
@@ -155,12 +155,12 @@ class TestM3:
     def test_tags_within_tags_are_objects_and_lists(self, parameter: str, value: Any) -> None:
         found = read(m3_block(m3("save", parameter)), tool_calls="minimax_m3", tools=NESTED)
         key = parameter.removeprefix(f"{N}<").split(">")[0]
-        assert found == Said(calls=(("save", {key: value}),))
+        assert found == Parsed(calls=(("save", {key: value}),))
 
     def test_a_string_may_contain_any_tags(self) -> None:
         value = f"<where>\n</where></invoke> {N}<x> é"
         text = m3_block(m3("find", tag("where", value)))
-        assert read(text, tool_calls="minimax_m3") == Said(calls=(("find", {"where": value}),))
+        assert read(text, tool_calls="minimax_m3") == Parsed(calls=(("find", {"where": value}),))
 
     @pytest.mark.parametrize(
         "text",
@@ -173,21 +173,21 @@ class TestM3:
         ],
     )
     def test_what_is_no_whole_call_of_a_declared_tool_is_text(self, text: str) -> None:
-        assert read(text, tool_calls="minimax_m3") == Said(text.strip())
+        assert read(text, tool_calls="minimax_m3") == Parsed(text.strip())
 
     def test_an_empty_block_before_the_answer_is_no_text(self) -> None:
-        assert read(m3_block() + "Hello", tool_calls="minimax_m3") == Said("Hello")
+        assert read(m3_block() + "Hello", tool_calls="minimax_m3") == Parsed("Hello")
 
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
-            ("<mm:think>Hm.</mm:think>So.", Said("So.", "Hm.")),
-            ("</mm:think>So.", Said("So.")),
-            ("\n</mm:think>\n" + m3_block(m3("ping")), Said("", "", (("ping", {}),))),
-            ("So, </mm:think> it is.", Said("So, </mm:think> it is.")),
+            ("<mm:think>Hm.</mm:think>So.", Parsed("So.", "Hm.")),
+            ("</mm:think>So.", Parsed("So.")),
+            ("\n</mm:think>\n" + m3_block(m3("ping")), Parsed("", "", (("ping", {}),))),
+            ("So, </mm:think> it is.", Parsed("So, </mm:think> it is.")),
         ],
     )
     def test_an_answer_without_reasoning_begins_with_its_end(
-        self, text: str, expected: Said
+        self, text: str, expected: Parsed
     ) -> None:
         assert read(text, tool_calls="minimax_m3", reasoning="minimax_m3") == expected

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, collect, output_format, read
+from tests.node.parsing.reading import Parsed, collect, output_format, read
 
 FOUND = ("find", {"where": "[TOOL_CALLS] {", "depth": 2})
 ARGUMENTS = '{"where": "[TOOL_CALLS] {", "depth": 2}'
@@ -23,7 +23,7 @@ PINGED: tuple[str, Any] = ("ping", {})
 )
 @pytest.mark.parametrize("opener", ["[TOOL_CALLS]", "[TOOL_CALLS] ", "[TOOL_CALLS] [TOOL_CALLS]"])
 def test_reads_every_generation(opener: str, body: str) -> None:
-    assert read(f'"So.{opener}{body}', tool_calls="mistral") == Said('"So.', "", (FOUND, PINGED))
+    assert read(f'"So.{opener}{body}', tool_calls="mistral") == Parsed('"So.', "", (FOUND, PINGED))
 
 
 def test_keeps_the_ids_that_the_model_gave() -> None:
@@ -38,23 +38,23 @@ def test_keeps_the_ids_that_the_model_gave() -> None:
 @pytest.mark.parametrize("behind", [" I am looking", ', "junk"', "]", ""])
 def test_text_behind_a_call_is_not_returned(behind: str) -> None:
     text = f'[TOOL_CALLS][{{"name": "ping", "arguments": {{}}}}, "junk"]{behind}'
-    assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
+    assert read(text, tool_calls="mistral") == Parsed("", "", (PINGED,))
     text = f'[TOOL_CALLS]{{"name": "ping", "arguments": {{}}}}{behind}'
-    assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
-    assert read(f"[TOOL_CALLS]ping{{}}{behind}", tool_calls="mistral") == Said("", "", (PINGED,))
+    assert read(text, tool_calls="mistral") == Parsed("", "", (PINGED,))
+    assert read(f"[TOOL_CALLS]ping{{}}{behind}", tool_calls="mistral") == Parsed("", "", (PINGED,))
 
 
 @pytest.mark.parametrize("later", ["open{}", 'find{"where": "/a', '[{"name": "open"}] so'])
 def test_a_later_call_that_is_none_is_text(later: str) -> None:
     text = f"[TOOL_CALLS]ping{{}} so [TOOL_CALLS]{later}"
-    assert read(text, tool_calls="mistral") == Said(f"[TOOL_CALLS]{later}", "", (PINGED,))
+    assert read(text, tool_calls="mistral") == Parsed(f"[TOOL_CALLS]{later}", "", (PINGED,))
     text = '[TOOL_CALLS][{"name": "ping", "arguments": {}}, {"name": "open"}]'
-    assert read(text, tool_calls="mistral") == Said(text)
+    assert read(text, tool_calls="mistral") == Parsed(text)
 
 
 def test_the_end_of_a_list_may_be_missing() -> None:
     text = '[TOOL_CALLS][{"name": "ping", "arguments": {}}'
-    assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
+    assert read(text, tool_calls="mistral") == Parsed("", "", (PINGED,))
 
 
 def test_what_is_not_returned_is_not_buffered_either() -> None:
@@ -75,12 +75,12 @@ def test_what_is_not_returned_is_not_buffered_either() -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read(text, tool_calls="mistral") == Said(text)
+    assert read(text, tool_calls="mistral") == Parsed(text)
 
 
 def test_reads_reasoning() -> None:
     text = "[THINK]r [TOOL_CALLS] s[/THINK]\nAnswer[TOOL_CALLS]ping{}"
-    said = Said("Answer", "r [TOOL_CALLS] s", (PINGED,))
-    assert read(text, reasoning="mistral", tool_calls="mistral") == said
-    assert read("[THINK]r", reasoning="mistral") == Said("", "r")
-    assert read("a\n[THINK]r[/THINK]\nb", reasoning="mistral") == Said("a\n\nb", "r")
+    parsed = Parsed("Answer", "r [TOOL_CALLS] s", (PINGED,))
+    assert read(text, reasoning="mistral", tool_calls="mistral") == parsed
+    assert read("[THINK]r", reasoning="mistral") == Parsed("", "r")
+    assert read("a\n[THINK]r[/THINK]\nb", reasoning="mistral") == Parsed("a\n\nb", "r")

@@ -4,7 +4,7 @@ import pytest
 
 from node.parsing.calls import python_blocks
 from node.parsing.calls.python_calls import PythonCall, read_calls
-from tests.node.parsing.reading import Calls, Said, output_format, read, said
+from tests.node.parsing.reading import Calls, Parsed, output_format, parsed, read
 
 MARKED = [
     ("pythonic", "<|python_start|>[", "]<|python_end|>"),
@@ -18,7 +18,7 @@ FIND = ("find", {"where": "/a", "depth": 2})
 @pytest.mark.parametrize(("name", "begin", "end"), MARKED)
 def test_reads_calls_between_markers(name: str, begin: str, end: str) -> None:
     text = f"So. {begin}find(where='/a', depth=2), ping(){end} Well."
-    assert read(text, tool_calls=name) == Said("So.  Well.", "", (FIND, ("ping", {})))
+    assert read(text, tool_calls=name) == Parsed("So.  Well.", "", (FIND, ("ping", {})))
 
 
 @pytest.mark.parametrize(("name", "begin", "end"), MARKED)
@@ -35,16 +35,16 @@ def test_the_end_marker_may_be_missing_or_stand_within_a_string(
 @pytest.mark.parametrize("body", ["open(a=1)", "find('/a')", "find(where='/a'", "find", "a tag"])
 def test_what_is_no_call_stays_text(name: str, begin: str, end: str, body: str) -> None:
     for text in (f"{begin}{body}{end}", f"{begin}{body}", f"x {begin} y"):
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_list_is_calls_where_the_answer_begins(name: str) -> None:
     found = read("\n[find(where='/a]'), ping()]\n[find(depth=2)] Done.", tool_calls=name)
     calls: Calls = (("find", {"where": "/a]"}), ("ping", {}), ("find", {"depth": 2}))
-    assert found == Said("Done.", "", calls)
+    assert found == Parsed("Done.", "", calls)
     found = read("<think>r</think>[ping()]", reasoning="think", tool_calls=name)
-    assert found == Said("", "r", (("ping", {}),))
+    assert found == Parsed("", "r", (("ping", {}),))
 
 
 @pytest.mark.parametrize("name", BARE)
@@ -62,7 +62,7 @@ def test_a_bare_list_is_calls_where_the_answer_begins(name: str) -> None:
     ],
 )
 def test_other_text_in_brackets_is_text(name: str, text: str) -> None:
-    assert read(text, tool_calls=name) == Said(text)
+    assert read(text, tool_calls=name) == Parsed(text)
 
 
 @pytest.mark.parametrize(("name", "begin", "end"), MARKED)
@@ -71,7 +71,7 @@ def test_a_list_with_a_tool_that_nobody_declared_is_text(
     name: str, begin: str, end: str, calls: str
 ) -> None:
     for text in (f"{begin}{calls}{end}", *([f"[{calls}]"] if name in BARE else [])):
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 @pytest.mark.parametrize("calls", ["ping(), open()", "open(), ping()"])
@@ -80,7 +80,7 @@ def test_so_it_is_in_brackets_and_behind_the_python_tag(calls: str) -> None:
         ("bracket", f"[Calling tool: {calls}]"),
         ("llama3_json", f"<|python_tag|>[{calls}]"),
     ):
-        assert read(text, tool_calls=name) == Said(text)
+        assert read(text, tool_calls=name) == Parsed(text)
 
 
 def test_many_end_markers_in_a_string_are_no_reason_to_read_it_as_often(
@@ -95,7 +95,7 @@ def test_many_end_markers_in_a_string_are_no_reason_to_read_it_as_often(
     monkeypatch.setattr(python_blocks, "read_calls", counted)
     text = '<|tool_call_start|>[find(where="' + "<|tool_call_end|>" * 3500
     form = output_format(tool_calls="lfm2")
-    assert said(form, (text[at : at + 64] for at in range(0, len(text), 64))) == Said(text)
+    assert parsed(form, (text[at : at + 64] for at in range(0, len(text), 64))) == Parsed(text)
     assert sum(lengths) < 3 * len(text)
 
 
@@ -104,11 +104,11 @@ def test_the_end_of_a_list_is_found_in_one_pass(name: str) -> None:
     text = "[find(names=[" + "'a'," * 3000 + "]), ping()]"
     assert [each[0] for each in read_once(text, name).calls] == ["find", "ping"]
     text = "[find(filter=" + "{" * 20000
-    assert read_once(text, name) == Said(text)
+    assert read_once(text, name) == Parsed(text)
 
 
-def read_once(text: str, name: str) -> Said:
-    return said(output_format(tool_calls=name), (text,))
+def read_once(text: str, name: str) -> Parsed:
+    return parsed(output_format(tool_calls=name), (text,))
 
 
 def test_a_bare_list_may_contain_quotes_that_were_not_escaped() -> None:
@@ -118,7 +118,7 @@ def test_a_bare_list_may_contain_quotes_that_were_not_escaped() -> None:
 
 def test_calls_between_the_markers_may_be_json() -> None:
     text = '<|tool_call_start|>[{"name": "ping", "arguments": {}}]<|tool_call_end|>'
-    assert read(text, tool_calls="lfm2") == Said("", "", (("ping", {}),))
+    assert read(text, tool_calls="lfm2") == Parsed("", "", (("ping", {}),))
 
 
 def test_strings_become_what_the_schema_wants() -> None:
@@ -128,5 +128,5 @@ def test_strings_become_what_the_schema_wants() -> None:
 
 
 def test_a_reasoning_model_of_olmo_may_write_the_tag_that_its_prompt_lacks() -> None:
-    assert read("<think>r</think>a", reasoning="olmo3") == Said("a", "r")
-    assert read("r</think>a", reasoning="olmo3") == Said("a", "r")
+    assert read("<think>r</think>a", reasoning="olmo3") == Parsed("a", "r")
+    assert read("r</think>a", reasoning="olmo3") == Parsed("a", "r")

@@ -1,11 +1,11 @@
 """Outputs of Solar Open."""
 
-from tests.node.parsing.reading import Said, collect, output_format, read
+from tests.node.parsing.reading import Parsed, collect, output_format, read
 
 BEGIN = "<|begin|>assistant"
 
 
-def solar(text: str, tail: str = BEGIN) -> Said:
+def solar(text: str, tail: str = BEGIN) -> Parsed:
     return read(text, reasoning="solar", tool_calls="solar", tail=tail)
 
 
@@ -17,17 +17,17 @@ def call(call_id: str, name: str, arguments: str) -> str:
 def test_reasoning_answer_and_calls_are_distinguished() -> None:
     calls = call("k3v9", "find", '{"where": "x"}') + call("k4v9", "ping", "{}")
     thought = "<|think|>Hm.<|end|>"
-    assert solar(f"{thought}{BEGIN}<|content|>So.<|end|>") == Said("So.", "Hm.")
-    assert solar(f"{thought}{BEGIN}<|tool_calls|>{calls}<|calls|>") == Said(
+    assert solar(f"{thought}{BEGIN}<|content|>So.<|end|>") == Parsed("So.", "Hm.")
+    assert solar(f"{thought}{BEGIN}<|tool_calls|>{calls}<|calls|>") == Parsed(
         "", "Hm.", (("find", {"where": "x"}), ("ping", {}))
     )
-    assert solar(call("k3v9", "ping", "{}")) == Said(calls=(("ping", {}),))
+    assert solar(call("k3v9", "ping", "{}")) == Parsed(calls=(("ping", {}),))
 
 
 def test_a_prompt_that_has_reasoned_leads_to_the_answer() -> None:
     tail = f"{BEGIN}<|think|><|end|>{BEGIN}"
-    assert solar("<|content|>So.<|end|>", tail) == solar("So.", tail) == Said("So.")
-    assert solar("Hm.<|end|>", BEGIN + "<|think|>") == Said("", "Hm.")
+    assert solar("<|content|>So.<|end|>", tail) == solar("So.", tail) == Parsed("So.")
+    assert solar("Hm.<|end|>", BEGIN + "<|think|>") == Parsed("", "Hm.")
 
 
 def test_the_id_is_the_one_that_the_model_wrote() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 BEGIN, END = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
 
@@ -22,7 +22,7 @@ def test_calls_in_a_section_are_read(head: str, between: str) -> None:
     body = parameter("where", "a < b && c") + "\n" + parameter("depth", "2")
     text = BEGIN + call("find", body, head) + between + call("ping", "", head) + END + "Done."
     expected: Calls = (("find", {"where": "a < b && c", "depth": 2}), ("ping", {}))
-    assert read(text, tool_calls="step3") == Said("Done.", "", expected)
+    assert read(text, tool_calls="step3") == Parsed("Done.", "", expected)
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_calls_in_a_section_are_read(head: str, between: str) -> None:
     ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read(text, tool_calls="step3") == Said(text)
+    assert read(text, tool_calls="step3") == Parsed(text)

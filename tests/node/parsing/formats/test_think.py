@@ -5,7 +5,7 @@ import pytest
 from node.ipc.messages import PartKind
 from node.parsing.format import ReasoningFormat
 from node.parsing.formats.think import ALWAYS_THINK, MIXED_THINK, THINK
-from tests.node.parsing.reading import Said, collect, output_format, read
+from tests.node.parsing.reading import Parsed, collect, output_format, read
 
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 PINGED: tuple[tuple[str, Any], ...] = (("ping", {}),)
@@ -14,19 +14,21 @@ PINGED: tuple[tuple[str, Any], ...] = (("ping", {}),)
 @pytest.mark.parametrize(
     ("tail", "text", "expected"),
     [
-        ("", "<think>\na\n\nb\n</think>\n\nc\n\nd", Said("c\n\nd", "a\n\nb")),
-        ("<|assistant|>\n<think>\n", "a\n</think>\n\nc", Said("c", "a")),
-        ("<|assistant|><think></think>", "c", Said("c")),
-        ("<|assistant|><think>\n\n</think>\n\n", "c </think> d", Said("c </think> d")),
-        ("<|assistant|></think>", "c", Said("c")),
-        ("<think>", "</think>c", Said("c")),
-        ("<think>", "", Said()),
-        ("", "", Said()),
-        ("", "\n<think>a</think>c", Said("c", "a")),
-        ("<think>an old one</think>b<|user|>c<|assistant|><think>", "a</think>c", Said("c", "a")),
+        ("", "<think>\na\n\nb\n</think>\n\nc\n\nd", Parsed("c\n\nd", "a\n\nb")),
+        ("<|assistant|>\n<think>\n", "a\n</think>\n\nc", Parsed("c", "a")),
+        ("<|assistant|><think></think>", "c", Parsed("c")),
+        ("<|assistant|><think>\n\n</think>\n\n", "c </think> d", Parsed("c </think> d")),
+        ("<|assistant|></think>", "c", Parsed("c")),
+        ("<think>", "</think>c", Parsed("c")),
+        ("<think>", "", Parsed()),
+        ("", "", Parsed()),
+        ("", "\n<think>a</think>c", Parsed("c", "a")),
+        ("<think>an old one</think>b<|user|>c<|assistant|><think>", "a</think>c", Parsed("c", "a")),
     ],
 )
-def test_the_prompt_determines_where_reasoning_begins(tail: str, text: str, expected: Said) -> None:
+def test_the_prompt_determines_where_reasoning_begins(
+    tail: str, text: str, expected: Parsed
+) -> None:
     assert read(text, reasoning="think", tail=tail) == expected
 
 
@@ -46,7 +48,7 @@ HEAD = "<|im_start|>assistant\n"
     ],
 )
 def test_an_answer_that_the_prompt_begins_may_speak_of_reasoning(tail: str) -> None:
-    assert read("used <think>, </think>.", reasoning="think", tail=tail) == Said(
+    assert read("used <think>, </think>.", reasoning="think", tail=tail) == Parsed(
         "used <think>, </think>."
     )
 
@@ -55,7 +57,7 @@ def test_an_answer_that_the_prompt_begins_may_speak_of_reasoning(tail: str) -> N
     "head", ["", HEAD, "<|im_end|>\n<|im_start|>assistant", "<|assistant|>", "]~b]ai\n", "x: "]
 )
 def test_an_opener_where_the_answer_begins_counts_whatever_stands_before(head: str) -> None:
-    assert read("a</think>b", reasoning="think", tail=f"{head}<think>\n") == Said("b", "a")
+    assert read("a</think>b", reasoning="think", tail=f"{head}<think>\n") == Parsed("b", "a")
 
 
 @pytest.mark.parametrize("head", [HEAD, "assistant: ", "\n Assistant:\n", "model", ""])
@@ -68,14 +70,14 @@ def test_reasoning_that_the_prompt_begins_continues(head: str) -> None:
 
 def test_after_reasoning_that_the_prompt_closed_an_opener_is_text() -> None:
     tail = f"{HEAD}<think>\n\n</think>\n\n"
-    assert read("<think> is a tag.", reasoning="think", tail=tail) == Said("<think> is a tag.")
+    assert read("<think> is a tag.", reasoning="think", tail=tail) == Parsed("<think> is a tag.")
 
 
 @pytest.mark.parametrize("text", ["a", "a <thi", "a </think", "a\n</th"])
 def test_reasoning_without_an_end_is_reasoning(text: str) -> None:
-    assert read(text, reasoning="think", tail="<think>") == Said("", text)
-    assert read(f"<think>{text}", reasoning="think") == Said("", text)
-    assert read(text, reasoning="think") == Said(text)
+    assert read(text, reasoning="think", tail="<think>") == Parsed("", text)
+    assert read(f"<think>{text}", reasoning="think") == Parsed("", text)
+    assert read(text, reasoning="think") == Parsed(text)
 
 
 @pytest.mark.parametrize(
@@ -87,33 +89,33 @@ def test_reasoning_without_an_end_is_reasoning(text: str) -> None:
     ],
 )
 def test_markers_in_the_answer_are_text(answer: str) -> None:
-    assert read(f"<think>a</think>{answer}", reasoning="think") == Said(answer, "a")
-    assert read(answer, reasoning="think") == Said(answer)
+    assert read(f"<think>a</think>{answer}", reasoning="think") == Parsed(answer, "a")
+    assert read(answer, reasoning="think") == Parsed(answer)
 
 
 @pytest.mark.parametrize("again", ["</think>", "\n</think>\n\n</think>", "\n\n<think></think>"])
 def test_markers_between_reasoning_and_answer_are_no_text(again: str) -> None:
-    assert read(f"a</think>{again}\n\nc", reasoning="think", tail="<think>") == Said("c", "a")
+    assert read(f"a</think>{again}\n\nc", reasoning="think", tail="<think>") == Parsed("c", "a")
 
 
 def test_reasoning_may_continue_before_the_answer() -> None:
     found = read("<think>a\n</think>\n<think>b\n</think>c", reasoning="think")
-    assert found == Said("c", "a\nb")
+    assert found == Parsed("c", "a\nb")
 
 
 @pytest.mark.parametrize(
     ("tail", "text", "expected"),
     [
-        ("", "a</think>c", Said("c", "a")),
-        ("", "<think>a</think>c", Said("c", "a")),
-        ("", " \n<think>a", Said("", "a")),
-        ("", "a", Said("", "a")),
-        ("<think>", "a</think>c", Said("c", "a")),
-        ("<think></think>", "c", Said("c")),
+        ("", "a</think>c", Parsed("c", "a")),
+        ("", "<think>a</think>c", Parsed("c", "a")),
+        ("", " \n<think>a", Parsed("", "a")),
+        ("", "a", Parsed("", "a")),
+        ("<think>", "a</think>c", Parsed("c", "a")),
+        ("<think></think>", "c", Parsed("c")),
     ],
 )
 def test_some_models_begin_within_reasoning_by_themselves(
-    tail: str, text: str, expected: Said
+    tail: str, text: str, expected: Parsed
 ) -> None:
     assert read(text, reasoning="always_think", tail=tail) == expected
 
@@ -128,18 +130,18 @@ def test_mixed_reasoning_may_begin_again_in_either_spelling() -> None:
 def test_a_call_ends_reasoning_that_nothing_else_ends(end: str) -> None:
     text = f"I look it up.\n{CALL}{end}"
     found = read(text, reasoning="think", tool_calls="hermes", tail="<think>")
-    assert found == Said("", "I look it up.", PINGED)
+    assert found == Parsed("", "I look it up.", PINGED)
 
 
 def test_a_call_that_is_thought_about_is_reasoning() -> None:
     text = f"I could write {CALL} here.</think>No."
     found = read(text, reasoning="think", tool_calls="hermes", tail="<think>")
-    assert found == Said("No.", f"I could write {CALL} here.")
+    assert found == Parsed("No.", f"I could write {CALL} here.")
 
 
 def test_a_call_behind_reasoning_is_one() -> None:
     text = f"<think>a</think>\n\nb\n{CALL}"
-    assert read(text, reasoning="think", tool_calls="hermes") == Said("b", "a", PINGED)
+    assert read(text, reasoning="think", tool_calls="hermes") == Parsed("b", "a", PINGED)
 
 
 @pytest.mark.parametrize("body", ['{"name": "f"}', "<function=f></function>"])
@@ -147,22 +149,22 @@ def test_a_call_behind_reasoning_is_one() -> None:
 def test_a_call_that_is_not_to_be_read_ends_reasoning_too(body: str, line: str) -> None:
     call = f"<tool_call>{line}{body}\n</tool_call>"
     found = read(f"I look.\n{call}\n</think>", reasoning="think", tools={}, tail="<think>")
-    assert found == Said(call, "I look.")
+    assert found == Parsed(call, "I look.")
     twice = f"{call}\n{call}"
-    assert read(f"I look.\n{twice}", reasoning="think", tools={}, tail="<think>") == Said(
+    assert read(f"I look.\n{twice}", reasoning="think", tools={}, tail="<think>") == Parsed(
         twice, "I look."
     )
     thought = f"What does {call} mean?"
     for talk in (thought, f"{call}{thought}", f"{thought}{call[:-3]}"):
         found = read(f"{talk}</think>ok", reasoning="think", tools={}, tail="<think>")
-        assert found == Said("ok", talk)
+        assert found == Parsed("ok", talk)
     talk = "The tag <tool_call> is it."
-    assert read(talk, reasoning="think", tools={}, tail="<think>") == Said("", talk)
+    assert read(talk, reasoning="think", tools={}, tail="<think>") == Parsed("", talk)
 
 
 def test_without_a_format_reasoning_is_content() -> None:
     text = "<think>a</think>b"
-    assert read(text) == Said(text)
+    assert read(text) == Parsed(text)
 
 
 @pytest.mark.parametrize("form", [THINK, ALWAYS_THINK, MIXED_THINK])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Parsed, read
 
 TOOLS = {"computer": {"type": "object"}}
 CLICKED = ("computer", {"action": "click", "point": [10, 20]})
 
 
-def said(text: str, **options: str) -> Said:
+def parsed(text: str, **options: str) -> Parsed:
     return read(text, tools=TOOLS, **{"reasoning": "ui_tars", "tool_calls": "ui_tars", **options})
 
 
@@ -18,14 +18,14 @@ def said(text: str, **options: str) -> Said:
 )
 def test_reads_thought_and_action(point: str) -> None:
     text = f"Thought: I click.\nThen I look.\nAction: click(point='{point}')"
-    assert said(text) == Said("", "I click.\nThen I look.", (CLICKED,))
+    assert parsed(text) == Parsed("", "I click.\nThen I look.", (CLICKED,))
 
 
 def test_reads_several_actions() -> None:
     typed = ("computer", {"action": "type", "content": "it's (10,20)\n"})
     for between in ("\n", "\n\n", "\nAction: "):
         text = rf"Action: click(point='(10,20)'){between}type(content='it\'s (10,20)\n')"
-        assert said(text) == Said("", "", (CLICKED, typed))
+        assert parsed(text) == Parsed("", "", (CLICKED, typed))
 
 
 def test_an_action_may_be_a_tool_of_its_own() -> None:
@@ -40,13 +40,13 @@ def test_a_text_that_looks_like_a_point_stays_text_where_text_may_stand() -> Non
 
 @pytest.mark.parametrize("text", ["Hello. Action: none", "Action: none", "Action: click(", "Hi"])
 def test_what_is_no_action_stays_text(text: str) -> None:
-    assert said(text) == Said(text)
+    assert parsed(text) == Parsed(text)
 
 
 def test_reads_only_what_is_wanted() -> None:
     text = "Thought: t\nAction: click(point='(10,20)')"
-    assert read(text, reasoning="ui_tars", tool_calls="ui_tars", tools={}) == Said(
+    assert read(text, reasoning="ui_tars", tool_calls="ui_tars", tools={}) == Parsed(
         "Action: click(point='(10,20)')", "t"
     )
-    assert said(text, reasoning="none") == Said("Thought: t", "", (CLICKED,))
-    assert said("Thought: t") == Said("", "t")
+    assert parsed(text, reasoning="none") == Parsed("Thought: t", "", (CLICKED,))
+    assert parsed("Thought: t") == Parsed("", "t")

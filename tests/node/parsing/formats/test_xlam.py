@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from tests.node.parsing.reading import Calls, Parsed, read
 
 LIST = '[{"name": "find", "arguments": {"where": "```"}}, {"name": "ping", "arguments": {}}]'
 CALLS: Calls = (("find", {"where": "```"}), ("ping", {}))
@@ -19,14 +19,14 @@ CALLS: Calls = (("find", {"where": "```"}), ("ping", {}))
     ],
 )
 def test_reads_a_list_in_any_markers(begin: str, end: str) -> None:
-    said = read(begin + LIST + end, tool_calls="xlam")
-    assert said == Said("So." if begin else "", "", CALLS)
+    parsed = read(begin + LIST + end, tool_calls="xlam")
+    assert parsed == Parsed("So." if begin else "", "", CALLS)
 
 
 def test_reads_a_list_behind_reasoning() -> None:
     text = f"<think>r</think>\n{LIST}"
-    assert read(text, reasoning="think", tool_calls="xlam") == Said("", "r", CALLS)
-    assert read(text, tool_calls="xlam") == Said("<think>r</think>", "", CALLS)
+    assert read(text, reasoning="think", tool_calls="xlam") == Parsed("", "r", CALLS)
+    assert read(text, tool_calls="xlam") == Parsed("<think>r</think>", "", CALLS)
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_reads_a_list_behind_reasoning() -> None:
     ],
 )
 def test_any_other_list_is_text(text: str) -> None:
-    assert read(text, tool_calls="xlam") == Said(text)
+    assert read(text, tool_calls="xlam") == Parsed(text)

@@ -8,7 +8,7 @@ from node.parsing.scanning.source import Source
 from node.parsing.scanning.stop_strings import StopMatcher
 from node.parsing.values.bare_arguments import BareArguments
 from tests.node.parsing.call_wires import ALL_TAGGED, in_tags
-from tests.node.parsing.reading import Said, Tools, output_format, said
+from tests.node.parsing.reading import Parsed, Tools, output_format, parsed
 
 TOOLS: Tools = {
     "edit": {
@@ -28,9 +28,9 @@ TOOLS: Tools = {
 def edited(name: str, wire: tuple[str, str], **arguments: str) -> dict[str, object]:
     form = output_format(tool_calls=name, tools=TOOLS)
     output = in_tags(wire, "edit", arguments)
-    whole = said(form, [output])
-    assert said(form, output) == whole
-    assert whole == Said(calls=(("edit", whole.calls[0][1]),))
+    whole = parsed(form, [output])
+    assert parsed(form, output) == whole
+    assert whole == Parsed(calls=(("edit", whole.calls[0][1]),))
     found: dict[str, object] = whole.calls[0][1]
     return found
 

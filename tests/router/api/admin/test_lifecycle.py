@@ -26,10 +26,10 @@ from tests.router.dispatch.test_relay import (
     HELLO,
     STREAM,
     WHOLE,
-    asked,
     drop,
     hang,
     in_band_error,
+    request_counts,
     stream,
 )
 from tests.router.dispatch.test_relay_failing import until
@@ -314,12 +314,12 @@ async def test_a_request_without_content_that_is_cut_goes_to_another_node(
 ) -> None:
     first = await add_node(router, "a", hang)
     caller = await router.post(STREAM)
-    await until(lambda: asked(first) == [1])
+    await until(lambda: request_counts(first) == [1])
     second = await add_node(router, "b", stream)
     await cut(router)
     assert await caller.head() == 200
     assert HELLO in await caller.body()
-    assert asked(first, second) == [1, 1]
+    assert request_counts(first, second) == [1, 1]
     assert router.core.traffic.breakers() == []
 
 
@@ -340,7 +340,7 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
     await cut(router)
     error = await in_band_error(caller)
     assert (error["code"], error["message"]) == ("node_failed", "The node a is being drained.")
-    assert asked(second) == [0]
+    assert request_counts(second) == [0]
     # The node has not failed.
     assert router.core.traffic.breakers() == []
     assert 'outcome="drained"' in router.core.metrics.text().decode()
