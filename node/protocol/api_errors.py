@@ -2,21 +2,17 @@
 sides' trees that derives from it has its name without "Error"."""
 
 from collections.abc import Sequence
-from inspect import getdoc
 from typing import Self
 
 from node.protocol.errors import is_final
 from node.protocol.paths import hint
+from serving.http.http_error import HttpError
 
 
-class ApiError(Exception):
+class ApiError(HttpError):
     """The request failed."""
 
-    status = 500
-    code = "internal_error"
-    kind = "server_error"
     param: str | None = None
-    retry_after_s: int | None = None
     is_always_final: bool = False
     """True if the error is final, although its status alone does not say so."""
 
@@ -27,7 +23,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        super().__init__(message or " ".join((getdoc(type(self)) or "").split()))
+        super().__init__(message)
         if param is not None:
             self.param = param
         if retry_after_s is not None:
@@ -38,10 +34,6 @@ class ApiError(Exception):
         self.status = status
         self.code = self.code if code is None else code
         self.kind = self.kind if kind is None else kind
-
-    @property
-    def message(self) -> str:
-        return str(self.args[0])
 
     @property
     def is_final(self) -> bool:

@@ -1,23 +1,14 @@
 """Responses to requests that never reach an application. A class's docstring is its default
 message; its fields are HTTP status, error code and type of error."""
 
+from serving.http.http_error import HttpError
 
-class Refusal(Exception):
+
+class Refusal(HttpError):
     """The server failed on this request."""
 
-    status = 500
-    code = "internal_error"
-    kind = "server_error"
-    retry_after_s: int | None = None
     is_final: bool = False
     """True if the same request would be refused again."""
-
-    def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
-
-    @property
-    def message(self) -> str:
-        return str(self.args[0])
 
 
 class NotARequest(Refusal):
