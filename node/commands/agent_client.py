@@ -12,7 +12,8 @@ from rich.progress import Progress
 
 from node.commands.configuration import read_settings
 from node.errors import NodeError
-from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+from node.protocol.headers import HEADER_PROTOCOL
+from node.protocol.messages import PROTOCOL_VERSION
 from serving.own_machine import is_loopback
 from serving.server_url import own_url, read_url
 from serving.terminal.error_text import error_text

@@ -11,7 +11,8 @@ from urllib.parse import urlencode, urlsplit
 from node.errors import DownloadError
 from node.models.download import ExpectedFile, PartialFile
 from node.models.manifest import is_model_file
-from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
+from node.protocol.headers import HEADER_TICKET
+from node.protocol.lifecycle import PATH_FILES, ManifestFile, Peer
 from serving.terminal.error_text import error_text
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 

@@ -21,8 +21,6 @@ PATH_SHARE = "/fleet/share"
 PATH_FILES = "/fleet/files"
 """`GET` with `model` and `path` in the query, and a byte range."""
 
-HEADER_TICKET = "x-fleet-ticket"
-
 POLICIES_LAPSE_S = 600.0
 """Seconds after a router's last push until the agent drops that router's policies."""
 

@@ -15,8 +15,8 @@ from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized,
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.error_envelopes import openai_envelope
 from node.protocol.errors import HEADER_SHOULD_RETRY
+from node.protocol.headers import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.protocol.ids import client_id
-from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.protocol.paths import ApiDialect, dialect_of
 from node.request import TextRequest
 from node.server.body_memory import Bodies

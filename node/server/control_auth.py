@@ -8,7 +8,8 @@ import msgspec
 from fastapi import Request, Response
 
 from node.errors import BadRequest, Unauthorized, WrongProtocol
-from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+from node.protocol.headers import HEADER_PROTOCOL
+from node.protocol.messages import PROTOCOL_VERSION
 from serving.http.exchange import mark_authenticated
 
 MAX_COMMAND_BYTES = 4 * 1024 * 1024

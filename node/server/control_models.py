@@ -9,8 +9,8 @@ from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from node.agent.agent import Agent
+from node.protocol.headers import HEADER_TICKET
 from node.protocol.lifecycle import (
-    HEADER_TICKET,
     PATH_FILES,
     PATH_PULL,
     PATH_PULL_CANCEL,

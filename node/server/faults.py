@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.errors import NodeError
 from node.protocol.event_stream import event
-from node.protocol.messages import HEADER_REQUEST_ID
+from node.protocol.headers import HEADER_REQUEST_ID
 from node.server.call import error_body
 from node.settings import Settings
 

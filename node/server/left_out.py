@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.protocol.messages import HEADER_IGNORED
+from node.protocol.headers import HEADER_IGNORED
 from node.request import LeftOut
 from node.server.stream import Headers
 

@@ -28,8 +28,9 @@ from node.errors import RequestCancelled, UnknownPath
 from node.ipc.messages import Delta
 from node.prompt.late_chain import LateChain
 from node.protocol.chain.prefix import Chain, Chainer, Fields, Head, read_fields
+from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
-from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
+from node.protocol.messages import FinishReason
 from node.protocol.paths import PATH_RESPONSES
 from node.server.call import Call
 from node.server.response_store import ResponseStore

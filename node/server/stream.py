@@ -15,7 +15,7 @@ from node.engines.lease import ModelAwaited
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, Progress, RowUsage
 from node.protocol import comments
-from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
+from node.protocol.headers import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]

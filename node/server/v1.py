@@ -24,8 +24,8 @@ from node.dialects.completions.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
 from node.protocol.chain.prefix import Chain, Chainer, read_fields
+from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.ids import client_id, parse_id
-from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
 from node.protocol.paths import (
     PATH_CHAT,

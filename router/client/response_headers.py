@@ -3,12 +3,8 @@
 from typing import NamedTuple
 
 from node.protocol import errors
+from node.protocol.headers import HEADER_CACHED_TOKENS, HEADER_IGNORED, HEADER_PROMPT_TOKENS
 from node.protocol.ids import client_id
-from node.protocol.messages import (
-    HEADER_CACHED_TOKENS,
-    HEADER_IGNORED,
-    HEADER_PROMPT_TOKENS,
-)
 from node.protocol.paths import ApiDialect
 from router.client.error_dialects import id_headers
 from router.types import Lease, Ticket

@@ -10,7 +10,8 @@ import time
 import httpx
 import msgspec
 
-from node.protocol.messages import HEADER_PROTOCOL, PATH_STATUS, PROTOCOL_VERSION, decode_status
+from node.protocol.headers import HEADER_PROTOCOL
+from node.protocol.messages import PATH_STATUS, PROTOCOL_VERSION, decode_status
 from router.api.admin.views import NodeRow
 from router.commands import chat, console, fleet_of_one, models
 from router.commands.answer import Chat

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp.http import HttpProcessingError
 
 from node.protocol.bounds import MAX_EVENT_BYTES, NAME_CHARS
+from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.lifecycle import (
     PATH_POLICIES,
     PATH_PULL,
@@ -22,7 +23,6 @@ from node.protocol.lifecycle import (
     UnloadCommand,
 )
 from node.protocol.messages import (
-    HEADER_PROTOCOL,
     HEARTBEAT_S,
     PATH_EVENTS,
     PATH_LOAD,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from node.protocol.messages import (
+from node.protocol.headers import (
     HEADER_ORIGIN,
     HEADER_PROOF,
     HEADER_REQUEST_ID,

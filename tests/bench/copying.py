@@ -14,14 +14,9 @@ import httpx
 import msgspec
 
 from node.errors import PullRunning
+from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.lifecycle import PATH_PULL, PATH_REMOVE, PATH_SHARE, Peer, PullCommand, Share
-from node.protocol.messages import (
-    HEADER_PROTOCOL,
-    PATH_STATUS,
-    PROTOCOL_VERSION,
-    ModelState,
-    decode_status,
-)
+from node.protocol.messages import PATH_STATUS, PROTOCOL_VERSION, ModelState, decode_status
 from tests.bench import processes
 from tests.bench.figures import Figure, median
 from tests.bench.machine import Cores

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from node.protocol.messages import HEADER_ORIGIN
+from node.protocol.headers import HEADER_ORIGIN
 from tests.bench import processes, sides
 from tests.bench.figures import Figure, median
 from tests.bench.machine import Cores

@@ -17,13 +17,8 @@ from typing import Any
 import aiohttp
 import psutil
 
-from node.protocol.messages import (
-    HEADER_PROTOCOL,
-    PATH_EVENTS,
-    PROTOCOL_VERSION,
-    StatusEvent,
-    decode_event,
-)
+from node.protocol.headers import HEADER_PROTOCOL
+from node.protocol.messages import PATH_EVENTS, PROTOCOL_VERSION, StatusEvent, decode_event
 from tests.bench import processes
 from tests.bench.figures import Figure, median
 from tests.bench.machine import Cores

@@ -7,14 +7,8 @@ from typing import Any
 import msgspec
 
 from node.protocol.chain.prefix import Chainer, read_fields
-from node.protocol.messages import (
-    HEADER_SALT,
-    Event,
-    PrefixDelta,
-    PrefixGone,
-    PrefixSnapshot,
-    Stored,
-)
+from node.protocol.headers import HEADER_SALT
+from node.protocol.messages import Event, PrefixDelta, PrefixGone, PrefixSnapshot, Stored
 from node.protocol.prefixes import unpack_entries, unpack_hashes
 from tests.node.serving import RunningAgent
 

@@ -15,14 +15,8 @@ import uvicorn
 from node.app import NodeApp, build_app, load_token
 from node.commands.serve import server_config
 from node.engine.scripted.script import Script
-from node.protocol.messages import (
-    HEADER_PROTOCOL,
-    PROTOCOL_VERSION,
-    Event,
-    NodeStatus,
-    decode_event,
-    decode_status,
-)
+from node.protocol.headers import HEADER_PROTOCOL
+from node.protocol.messages import PROTOCOL_VERSION, Event, NodeStatus, decode_event, decode_status
 from node.settings import Settings
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from tests.fakes import NO_TLS

@@ -26,7 +26,8 @@ from node.protocol.chain.prefix import (
     chain_with_output,
     read_fields,
 )
-from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
+from node.protocol.headers import HEADER_ORIGIN, HEADER_REQUEST_ID
+from node.protocol.messages import NodeStatus, StatusEvent
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 

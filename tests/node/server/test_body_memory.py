@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
-from node.protocol.messages import HEADER_ORIGIN
+from node.protocol.headers import HEADER_ORIGIN
 from node.server import body_memory
 from node.settings import MAX_BODY_BYTES
 from serving.fair_shares import Share

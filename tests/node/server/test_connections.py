@@ -11,7 +11,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES
+from node.protocol.headers import HEADER_TICKET
+from node.protocol.lifecycle import PATH_FILES
 from serving.http.callers import Limits
 from serving.http.timeouts import ClientTimeouts
 from tests.node.commands.test_serve import agent, client_of, lines_until_listening

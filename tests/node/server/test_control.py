@@ -9,9 +9,9 @@ import pytest
 
 from node.agent.warm_prompts import parse_command
 from node.engine.scripted.script import Script
+from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
-    HEADER_PROTOCOL,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,

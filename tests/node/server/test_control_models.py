@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from node.models.model_files import PARTIAL_MARKER
+from node.protocol.headers import HEADER_TICKET
 from node.protocol.lifecycle import (
-    HEADER_TICKET,
     PATH_FILES,
     PATH_PULL,
     PATH_PULL_CANCEL,

@@ -11,14 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import (
-    HEADER_ORIGIN,
-    HEADER_REQUEST_ID,
-    HEADER_SALT,
-    Began,
-    CacheStatus,
-    StatusEvent,
-)
+from node.protocol.headers import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_SALT
+from node.protocol.messages import Began, CacheStatus, StatusEvent
 from registry.records import KeyRecord
 from router.auth import new_key
 from tests.fakes import AT_ONCE_S
