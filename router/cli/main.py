@@ -15,7 +15,10 @@ from router.settings import Settings, default_home, read_settings
 from serving.terminal.cli_version import version_option
 from serving.terminal.setting_options import with_settings
 
-app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
+app = group(
+    "Local language models on a handful of Macs, as one OpenAI and Anthropic endpoint.",
+    cls=RouterVerbs,
+)
 app.add_typer(models_app, name="models")
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")
@@ -29,7 +32,7 @@ def main() -> None:
 def _options(
     version: Annotated[bool, version_option("router")] = False,
 ) -> None:
-    """Local language models on a handful of Macs, as one OpenAI endpoint."""
+    """Local language models on a handful of Macs, as one OpenAI and Anthropic endpoint."""
 
 
 # --- processes ---

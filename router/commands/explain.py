@@ -29,8 +29,8 @@ MEANINGS = {
     "load": "the model has to be loaded",
     "evict": "what others will compute again",
     "decode_interference": "for streams that run there",
-    "contention": "its next turns behind other sessions",
-    "externality": "other sessions behind it",
+    "contention": "its session's next turns wait for others",
+    "externality": "other sessions wait for it",
     "failure_penalty": "the node failed lately",
     "migration": "its session is warm elsewhere",
 }
