@@ -12,7 +12,7 @@ from node.engine.gguf import reader
 from node.engine.gguf.convert import make_config
 from node.engine.gguf.reader import GgufError, GgufFile
 from tests.fakes import processor_time
-from tests.mlx.test_gguf import METADATA, gguf_bytes, text, write
+from tests.mlx.gguf.test_convert import METADATA, gguf_bytes, text, write
 
 TINY: dict[str, Any] = {"general.architecture": "llama", "a.list": [1, 2], "a.text": ["x", "y"]}
 TENSORS: dict[str, tuple[str, tuple[int, ...], bytes]] = {

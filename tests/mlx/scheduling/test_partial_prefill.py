@@ -6,7 +6,7 @@ import pytest
 
 from node.engine.scheduling.prefix_reuse import MIN_PARTIAL_TOKENS
 from tests.mlx.driver import prompt
-from tests.mlx.test_reuse import Counted
+from tests.mlx.scheduling.test_prefix_reuse import Counted
 
 pytestmark = pytest.mark.mlx
 

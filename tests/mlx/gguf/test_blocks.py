@@ -15,7 +15,7 @@ from node.engine.gguf.blocks import values
 from node.engine.gguf.convert import ImportOptions, import_gguf
 from node.engine.gguf.reader import TENSOR_TYPES, GgufError, GgufFile
 from node.engine.gguf.tensors import Target, dense, targets
-from tests.mlx.test_gguf import METADATA, TOKENS, gguf_bytes
+from tests.mlx.gguf.test_convert import METADATA, TOKENS, gguf_bytes
 
 pytestmark = pytest.mark.mlx
 

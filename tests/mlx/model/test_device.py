@@ -77,7 +77,7 @@ def test_a_lease_is_wired_as_often_as_it_changes(
 def test_no_more_is_wired_than_the_gpu_may_have(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.mlx.test_device.WORKING_SET_BYTES", 1 << 19)
+    monkeypatch.setattr("tests.mlx.model.test_device.WORKING_SET_BYTES", 1 << 19)
     assert calls_of_a_life(tiny, "weights", monkeypatch)[0] == 1 << 19
 
 

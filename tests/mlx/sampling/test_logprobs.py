@@ -14,7 +14,7 @@ from node.ipc.generate import SamplingParams
 from node.ipc.messages import TokenLogprob
 from tests.mlx.driver import GREEDY, Driver, place, prompt
 from tests.mlx.likeness import NEAR_LOGPROB
-from tests.mlx.test_sampler import CASES, LOGITS, VOCAB_SIZE, fields, reference
+from tests.mlx.sampling.test_sampler import CASES, LOGITS, VOCAB_SIZE, fields, reference
 
 pytestmark = pytest.mark.mlx
 
