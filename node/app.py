@@ -26,6 +26,7 @@ from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, th
 from node.models.formats import ModelFormats
 from node.models.model_files import NotAModel
 from node.models.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
+from node.protocol.paths import VERSION_PREFIX
 from node.server import faults
 from node.server.call import refusal_body, send_error
 from node.server.control import add_error_handlers, control_router, health_router
@@ -78,7 +79,7 @@ class _Routes:
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        is_api = scope["type"] == "http" and scope["path"].startswith(VERSION_PREFIX)
         if is_api:
             await self._api(scope, receive, send)
         else:

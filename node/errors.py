@@ -44,6 +44,9 @@ class Unauthorized(NodeError):
     code = "invalid_api_key"
     kind = "authentication_error"
 
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"www-authenticate", b"Bearer")]
+
 
 class UnknownPath(api_errors.UnknownPathError, NodeError): ...
 

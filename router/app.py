@@ -12,16 +12,16 @@ from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.chain.prefix import Chainer
+from node.protocol.paths import VERSION_PREFIX
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
-from router.api.answers import send_error
+from router.api.answers import error_response, send_error
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
 from router.auth import KeyRing
-from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords
 from router.dispatch.scheduler_driver import SchedulerDriver
@@ -201,7 +201,7 @@ def build_app(core: Core) -> AsgiApp:
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         # No coroutine of its own: a request's events pass through each.
-        is_v1 = scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/")
+        is_v1 = scope["type"] == "http" and f"{scope['path']}/".startswith(VERSION_PREFIX)
         return (v1 if is_v1 else beside)(scope, receive, send)
 
     return app
@@ -216,17 +216,14 @@ def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
         path = request.scope["path"]
         routes = (route for router in routers for route in router.routes)
         methods = methods_of(routes, request.scope)
-        answer: RouterError = UnknownPath.at(path)
-        headers = {HEADER_SHOULD_RETRY.decode(): "false"}
         if getattr(error, "status_code", 404) == 405 and methods:
-            answer = refusal = MethodNotAllowed.at(path, methods)
-            headers["allow"] = refusal.allow
-        return Response(answer.body(), answer.status, headers, "application/json")
+            return error_response(MethodNotAllowed.at(path, methods))
+        return error_response(UnknownPath.at(path))
 
     @rest.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> Response:
         """Answers 500; Starlette raises the error again, so that the connection logs it."""
-        return Response(RouterError().body(), RouterError.status, media_type="application/json")
+        return error_response(RouterError())
 
 
 def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:

@@ -8,8 +8,9 @@ from node.engines.slot import EngineState
 from node.engines.supervisor import Supervisor
 from node.ipc.messages import EngineStats, Pressure
 from node.protocol.messages import MemoryPressure, ModelStatus
+from node.protocol.paths import VERSION
 
-PATH = "/v1/node/status"
+PATH = f"{VERSION}/node/status"
 
 
 def node_report(supervisor: Supervisor) -> dict[str, Any]:

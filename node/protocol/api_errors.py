@@ -37,7 +37,6 @@ class ApiError(HttpError):
 
     @property
     def is_final(self) -> bool:
-        """True if the same request would be refused again."""
         has_retry_after = self.retry_after_s is not None
         return self.is_always_final or is_final(self.status, has_retry_after=has_retry_after)
 
@@ -84,6 +83,9 @@ class MethodNotAllowedError(ApiError):
         """Value of the header `Allow`. Where GET is accepted, so is HEAD."""
         has_implied_head = "GET" in self.methods and "HEAD" not in self.methods
         return ", ".join([*self.methods, *["HEAD"] * has_implied_head])
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"allow", self.allow.encode())]
 
 
 class UnknownRequestError(ApiError):

@@ -1,8 +1,5 @@
 """The meaning of an error's HTTP status to clients, beyond the number."""
 
-HEADER_SHOULD_RETRY = "x-should-retry"
-"""`false` stops clients that would retry the same request because of its status."""
-
 BROKEN_CALL = "The model broke off its call of "
 """The start of the error, in every dialect, for a tool call that was streamed in part and turned
 out to be invalid. Its node is not at fault."""

@@ -4,6 +4,7 @@ URL."""
 from enum import StrEnum
 
 VERSION = "/v1"
+VERSION_PREFIX = f"{VERSION}/"
 PATH_CHAT = f"{VERSION}/chat/completions"
 PATH_COMPLETIONS = f"{VERSION}/completions"
 PATH_RESPONSES = f"{VERSION}/responses"
@@ -48,6 +49,6 @@ def hint(path: str) -> str:
     if path in _BELOW or path.startswith("/models/"):
         return f" {whole[:200]} is there: {_RULE}."
     doubled = path.removeprefix(VERSION)
-    if doubled != path and doubled.startswith(f"{VERSION}/"):
+    if doubled != path and doubled.startswith(VERSION_PREFIX):
         return f" {doubled[:200]} may be there: {_RULE}."
     return ""

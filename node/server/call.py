@@ -11,10 +11,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.request_record import Sender
 from node.dialects.anthropic import errors
-from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
+from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.headers import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.protocol.ids import client_id
 from node.protocol.paths import ApiDialect, dialect_of
@@ -218,7 +217,7 @@ class Call:
         """Sends an error as a complete response."""
         headers = self.id_headers()
         body = error_body(self.path, error, self.shown_id)
-        await _send_json(self.send, error.status, body, [*headers, *_error_headers(error)])
+        await _send_json(self.send, error.status, body, [*headers, *error.headers()])
 
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
@@ -241,20 +240,7 @@ def is_anthropic(path: str) -> bool:
 
 async def send_error(send: Send, error: NodeError, path: str = "") -> None:
     """Sends an error as a complete response, for paths outside `/v1`."""
-    await _send_json(send, error.status, error_body(path, error), _error_headers(error))
-
-
-def _error_headers(error: NodeError) -> Headers:
-    headers: Headers = []
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if error.is_final:
-        headers.append((HEADER_SHOULD_RETRY.encode(), b"false"))
-    if isinstance(error, MethodNotAllowed):
-        headers.append((b"allow", error.allow.encode()))
-    if isinstance(error, Unauthorized):
-        headers.append((b"www-authenticate", b"Bearer"))
-    return headers
+    await _send_json(send, error.status, error_body(path, error), error.headers())
 
 
 async def _send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:

@@ -20,7 +20,6 @@ from node.errors import (
     UnknownPath,
 )
 from node.protocol.bounds import clipped
-from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
@@ -117,12 +116,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def on_node_error(_request: Request, error: NodeError) -> Response:
         body = ControlError(clipped(error.message))
         response = json_answer(msgspec.json.encode(body), error.status)
-        if error.retry_after_s is not None:
-            response.headers["retry-after"] = str(error.retry_after_s)
-        if error.is_final:
-            response.headers[HEADER_SHOULD_RETRY] = "false"
-        if isinstance(error, MethodNotAllowed):
-            response.headers["allow"] = error.allow
+        response.raw_headers += error.headers()
         return response
 
     @app.exception_handler(RequestValidationError)

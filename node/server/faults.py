@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from node.errors import NodeError
 from node.protocol.event_stream import event
 from node.protocol.headers import HEADER_REQUEST_ID
+from node.protocol.paths import VERSION_PREFIX
 from node.server.call import error_body
 from node.settings import Settings
 
-PREFIX = "/v1/"
 CONTROL_PATH = "/scripted"
 RECORDS_PATH = "/scripted/records"
 KEPT_RECORDS = 10_000
@@ -96,7 +96,7 @@ class _Faults:
         path = scope.get("path", "")
         if scope["type"] == "http" and path in (CONTROL_PATH, RECORDS_PATH):
             await self._control(scope, receive, send)
-        elif scope["type"] == "http" and path.startswith(PREFIX):
+        elif scope["type"] == "http" and path.startswith(VERSION_PREFIX):
             await self._serve(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -1,11 +1,11 @@
 """Responses of `/v1/*` that the router makes itself."""
 
 import msgspec
+from starlette.responses import Response
 
 from node.protocol.paths import ApiDialect
 from router.client.error_dialects import error_body, id_headers
-from router.client.response_headers import HEADER_SHOULD_RETRY
-from router.errors import MethodNotAllowed, RouterError
+from router.errors import RouterError
 from serving.http.exchange import Send
 
 JSON_HEADERS = [(b"content-type", b"application/json")]
@@ -20,16 +20,16 @@ async def send_error(
     send: Send, error: RouterError, dialect: ApiDialect = ApiDialect.OPENAI
 ) -> None:
     """Sends an error as an HTTP status with the dialect's envelope."""
-    headers = list(JSON_HEADERS)
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if error.is_final:
-        headers.append((HEADER_SHOULD_RETRY, b"false"))
-    if isinstance(error, MethodNotAllowed):
-        headers.append((b"allow", error.allow.encode()))
+    headers = JSON_HEADERS + error.headers()
     if error.request_id is not None:
         headers += id_headers(error.request_id, dialect)
     await send_bytes(send, error.status, error_body(error, dialect), headers)
+
+
+def error_response(error: RouterError) -> Response:
+    """Returns the response for an error of FastAPI's routes, in OpenAI's envelope."""
+    headers = {name.decode(): value.decode() for name, value in error.headers()}
+    return Response(error.body(), error.status, headers, "application/json")
 
 
 async def send_bytes(

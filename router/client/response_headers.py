@@ -8,11 +8,10 @@ from node.protocol.ids import client_id
 from node.protocol.paths import ApiDialect
 from router.client.error_dialects import id_headers
 from router.types import Lease, Ticket
+from serving.http.http_error import HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY
 
 HEADER_CACHED = HEADER_CACHED_TOKENS.encode()
 HEADER_PROMPT = HEADER_PROMPT_TOKENS.encode()
-HEADER_RETRY_AFTER = b"retry-after"
-HEADER_SHOULD_RETRY = errors.HEADER_SHOULD_RETRY.encode()
 IGNORED = HEADER_IGNORED.encode()
 PASSED_HEADERS = (
     b"content-type",

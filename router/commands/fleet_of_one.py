@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from node.protocol.extra import INSTALL_EXTRA, WHERE
+from node.protocol.paths import PATH_CHAT
 from router.api.admin.views import NodeRow
 from router.commands import wording
 
@@ -116,5 +117,5 @@ def curl_line(url: str, key: str | Path, model: str) -> str:
         bearer = f'"Authorization: Bearer $(cat {shlex.quote(str(key))})"'
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
     data = shlex.quote(msgspec.json.encode(body).decode())
-    address = shlex.quote(f"{url}/v1/chat/completions")
+    address = shlex.quote(f"{url}{PATH_CHAT}")
     return f"curl {address} -H {bearer} -H 'Content-Type: application/json' -d {data}"

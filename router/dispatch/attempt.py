@@ -5,7 +5,7 @@ import contextlib
 import time
 
 from router.client import sse
-from router.client.response_headers import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
+from router.client.response_headers import JSON_HEADERS, NodeHead
 from router.dispatch.attempt_outcome import ErrorResponse, in_dialect, outcome_of
 from router.dispatch.dispatcher import ROUTER_FAULT_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
@@ -17,6 +17,7 @@ from router.upstream.foreign import REFUSAL_STATUSES, ForeignResponse
 from router.upstream.foreign_events import Ending
 from router.upstream.http_response import Response
 from router.upstream.node_client import MAX_ANSWER_BYTES
+from serving.http.http_error import HEADER_SHOULD_RETRY
 
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))

@@ -6,11 +6,11 @@ from node.protocol.overflow import ANTHROPIC_WORDS
 from node.protocol.paths import ApiDialect
 from router.client import sse
 from router.client.error_dialects import error_body
-from router.client.response_headers import HEADER_RETRY_AFTER
 from router.dispatch.dispatcher import Cut, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
+from serving.http.http_error import HEADER_RETRY_AFTER
 
 MAX_EXCERPT_CHARS = 500
 """Longest excerpt of a server's error page."""

@@ -1,7 +1,7 @@
 """One request for one model: tries nodes until one serves it."""
 
 from router.client import response_headers, sse
-from router.client.response_headers import HEADER_RETRY_AFTER, NodeHead
+from router.client.response_headers import NodeHead
 from router.dispatch.attempt import Attempt
 from router.dispatch.attempt_outcome import ErrorResponse, failure_kind
 from router.dispatch.dispatcher import Cut, Dispatcher
@@ -15,6 +15,7 @@ from router.records.outcomes import (
     OUTCOME_REFUSED,
 )
 from router.types import Lease
+from serving.http.http_error import HEADER_RETRY_AFTER
 
 _FINAL = frozenset((OUTCOME_LATE, OUTCOME_REFUSED))
 """Outcomes that another node would not change."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
+from node.protocol.paths import VERSION_PREFIX
 from registry.records import UsageRecord
 from router.records.outcomes import (
     IGNORE,
@@ -230,7 +231,7 @@ class Ledger:
 
     def _log(self, ticket: Ticket, node_name: str, reason: str) -> None:
         if self._log_requests:
-            kind = ticket.path.removeprefix("/v1/")
+            kind = ticket.path.removeprefix(VERSION_PREFIX)
             log.info("%s %s on %s: %s", kind, ticket.requested_model, node_name, reason)
 
 
@@ -288,7 +289,7 @@ def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished
 
 def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:
     """One line about a request, for the log."""
-    kind = ticket.path.removeprefix("/v1/")
+    kind = ticket.path.removeprefix(VERSION_PREFIX)
     text = (
         f"{kind} {ticket.requested_model} on {node_name}: "
         f"{finished.prompt_tokens} + {finished.completion_tokens} tokens"

@@ -157,11 +157,11 @@ class ControlClient:
         not valid names are skipped. Raises what `status` raises."""
         body = await self._control("GET", PATH_MODELS)
         if body.count(b",") > _LIST_COMMAS:
-            raise NodeRefused(f"{self.url}/v1/models lists more than {_LIST_COMMAS:,} values.")
+            raise NodeRefused(f"{self.url}{PATH_MODELS} lists more than {_LIST_COMMAS:,} values.")
         try:
             listed = msgspec.json.decode(body, type=ForeignModels).data or []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise NodeRefused(f"{self.url}/v1/models does not list models.") from error
+            raise NodeRefused(f"{self.url}{PATH_MODELS} does not list models.") from error
         names = [_name(entry) for entry in listed[:MAX_FOREIGN_MODELS]]
         return list(dict.fromkeys(name for name in names if name is not None))
 

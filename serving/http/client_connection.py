@@ -298,11 +298,7 @@ class ClientConnection(asyncio.Protocol):
         path = url.partition(b"?")[0].decode("latin-1")
         body = self._callers.spell(refusal, path)
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-        if refusal.retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
-        if refusal.is_final:
-            headers.append((b"x-should-retry", b"false"))
-        exchange.begin(refusal.status, headers)
+        exchange.begin(refusal.status, headers + refusal.headers())
         exchange.end(body)
 
     async def _answer(self, scope: Message, exchange: Exchange) -> None:

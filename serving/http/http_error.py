@@ -2,6 +2,10 @@
 
 from inspect import getdoc
 
+HEADER_RETRY_AFTER = b"retry-after"
+HEADER_SHOULD_RETRY = b"x-should-retry"
+"""`false` stops clients that would retry the same request because of its status."""
+
 
 class HttpError(Exception):
     """The server failed on this request."""
@@ -19,3 +23,17 @@ class HttpError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0])
+
+    @property
+    def is_final(self) -> bool:
+        """True if the same request would be refused again."""
+        return False
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The response's headers that follow from the error."""
+        headers = []
+        if self.retry_after_s is not None:
+            headers.append((HEADER_RETRY_AFTER, b"%d" % self.retry_after_s))
+        if self.is_final:
+            headers.append((HEADER_SHOULD_RETRY, b"false"))
+        return headers

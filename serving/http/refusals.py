@@ -8,7 +8,6 @@ class Refusal(HttpError):
     """The server failed on this request."""
 
     is_final: bool = False
-    """True if the same request would be refused again."""
 
 
 class NotARequest(Refusal):

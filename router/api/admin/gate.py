@@ -10,10 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from node.protocol.errors import HEADER_SHOULD_RETRY
 from registry import audit
 from registry import errors as registry_errors
 from registry.db import WriteSession
+from router.api.answers import error_response
 from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown
@@ -89,7 +89,7 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
                     RequestValidationError,
                     HTTPException,
                 ) as error:
-                    return _response(as_router_error(error))
+                    return error_response(as_router_error(error))
 
             return gated
 
@@ -128,10 +128,3 @@ def _invalid(error: RequestValidationError) -> BadRequest:
     param = ".".join(str(part) for part in first["loc"][1:])
     message = str(first["msg"]).removeprefix("Value error, ")
     return BadRequest(f"{param}: {message}." if param else f"{message}.", param=param or None)
-
-
-def _response(error: RouterError) -> Response:
-    headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
-    if error.is_final:
-        headers[HEADER_SHOULD_RETRY] = "false"
-    return Response(error.body(), error.status, headers, "application/json")

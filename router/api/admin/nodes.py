@@ -11,6 +11,7 @@ from msgspec import structs
 
 from node.protocol.messages import MemoryPressure
 from node.protocol.names import is_name
+from node.protocol.paths import VERSION
 from registry import nodes
 from registry.records import NodeRecord
 from router.api.admin.bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
@@ -46,7 +47,7 @@ async def add_node(admin: CurrentAdmin, body: AddNode) -> NodeRow:
     credential.check()
     url = check_node_url(body.url, credential)
     if body.kind == KIND_OPENAI:
-        url = url.removesuffix("/v1")  # other programs expect base URLs with it
+        url = url.removesuffix(VERSION)  # other programs expect base URLs with it
     _refuse_of_agents(body)
     async with NodeClient(url, credential, body.kind) as client:
         node_id, accepted = await _contact(client, body)

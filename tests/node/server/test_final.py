@@ -60,6 +60,7 @@ async def test_so_do_wrong_paths_and_methods(tmp_path: Path) -> None:
         (404, "false"),
         (401, "false"),
     ]
+    assert answers[-1].headers["www-authenticate"] == "Bearer"
 
 
 async def test_what_may_go_better_later_does_not(tmp_path: Path) -> None:
