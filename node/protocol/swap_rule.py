@@ -37,49 +37,60 @@ class SwapPlan(NamedTuple):
     next_s: float = inf
 
 
+class Displacement(NamedTuple):
+    """Models that must be unloaded for one that is waited for."""
+
+    models: tuple[ResidentModel, ...]
+    leases: int
+    """Number of leases of all these models."""
+    evictable_s: float
+    """Time before which they stay even without leases; infinite if all that can be unloaded have
+    less memory than is needed."""
+
+    def can_unload(self, now_s: float) -> bool:
+        """True if all of them can be unloaded now."""
+        return self.evictable_s <= now_s and all(each.can_unload(now_s) for each in self.models)
+
+    def overdue(self, overdue_s: float, now_s: float) -> tuple[frozenset[str], float]:
+        """Returns the models that must accept no more requests, and when the next one must not."""
+        due_s = {each.name: max(overdue_s, each.evictable_s) for each in self.models}
+        closed = frozenset(name for name, each_s in due_s.items() if each_s <= now_s)
+        return closed, min((each_s for each_s in due_s.values() if each_s > now_s), default=inf)
+
+
+NO_DISPLACEMENT = Displacement((), 0, -inf)
+
+
 def swap_plan(
     residents: Sequence[ResidentModel], needed_bytes: int, overdue_s: float, now_s: float
 ) -> SwapPlan:
     """Frees memory for a model whose oldest request takes precedence over requests for loaded
     models from `overdue_s` on."""
-    if needed_bytes <= 0:
-        return SwapPlan()
-    chosen = displaced(residents, needed_bytes, now_s)
-    if chosen and all(each.can_unload(now_s) for each in chosen):
-        return SwapPlan(unload=tuple(each.name for each in chosen))
-    closed, _ = overdue(chosen, overdue_s, now_s)
+    displacement = displaced(residents, needed_bytes, now_s)
+    if displacement.can_unload(now_s):
+        return SwapPlan(unload=tuple(each.name for each in displacement.models))
+    closed, _ = displacement.overdue(overdue_s, now_s)
     times = (overdue_s, *(each.evictable_s for each in residents if not each.pinned))
     next_s = min((each for each in times if each > now_s), default=inf)
     return SwapPlan(closed=closed, next_s=next_s)
+
+
+def displaced(residents: Iterable[ResidentModel], needed_bytes: int, now_s: float) -> Displacement:
+    """Returns the models to unload for `needed_bytes`: of those that can be unloaded now
+    if they suffice, else of all that are not pinned. `NO_DISPLACEMENT` if no bytes are needed."""
+    if needed_bytes <= 0:
+        return NO_DISPLACEMENT
+    movable = [each for each in residents if not each.pinned]
+    idle = [each for each in movable if each.can_unload(now_s)]
+    models = cheapest(idle, needed_bytes) or cheapest(movable, needed_bytes)
+    leases = sum(each.leases for each in models)
+    return Displacement(models, leases, max((each.evictable_s for each in models), default=inf))
 
 
 def most_free_bytes(total_bytes: int, pinned_bytes: Iterable[int]) -> int:
     """Returns the bytes that a model may have once every unpinned model is unloaded.
     `pinned_bytes`: memory of each pinned model."""
     return total_bytes - sum(pinned_bytes)
-
-
-def displaced(
-    residents: Iterable[ResidentModel], needed_bytes: int, now_s: float
-) -> tuple[ResidentModel, ...]:
-    """Returns the models to unload for `needed_bytes`: of those that can be unloaded now
-    if they suffice, else of all that are not pinned. Empty if no bytes are needed, or if all
-    together have less."""
-    if needed_bytes <= 0:
-        return ()
-    movable = [each for each in residents if not each.pinned]
-    idle = [each for each in movable if each.can_unload(now_s)]
-    return cheapest(idle, needed_bytes) or cheapest(movable, needed_bytes)
-
-
-def overdue(
-    chosen: Iterable[ResidentModel], overdue_s: float, now_s: float
-) -> tuple[frozenset[str], float]:
-    """Returns the chosen models that must accept no more requests, and when the next one must
-    not."""
-    due_s = {each.name: max(overdue_s, each.evictable_s) for each in chosen}
-    closed = frozenset(name for name, each_s in due_s.items() if each_s <= now_s)
-    return closed, min((each_s for each_s in due_s.values() if each_s > now_s), default=inf)
 
 
 def cheapest(candidates: Iterable[ResidentModel], needed_bytes: int) -> tuple[ResidentModel, ...]:

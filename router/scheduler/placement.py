@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from node.protocol.messages import ModelStatus, NodeStatus
 from node.protocol.paths import PATH_COUNT_TOKENS
+from node.protocol.swap_rule import NO_DISPLACEMENT
 from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
 from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import Rates, tokens_per_byte
-from router.scheduler.residency import can_load, displacement
+from router.scheduler.residency import displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
@@ -294,4 +295,7 @@ class Placement:
 
 
 def _has_room(book: NodeBook, node: NodeStatus, model: ModelStatus, now_s: float) -> bool:
-    return model.name not in book.closed and can_load(displacement(book, node, model, now_s), now_s)
+    if model.name in book.closed:
+        return False
+    needed = displacement(book, node, model, now_s)
+    return needed is NO_DISPLACEMENT or needed.can_unload(now_s)

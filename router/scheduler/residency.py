@@ -12,23 +12,15 @@ from math import inf
 from typing import NamedTuple
 
 from node.protocol.messages import IN_MEMORY, ModelState, ModelStatus, NodeStatus
-from node.protocol.swap_rule import ResidentModel, displaced, most_free_bytes, overdue
+from node.protocol.swap_rule import (
+    NO_DISPLACEMENT,
+    Displacement,
+    ResidentModel,
+    displaced,
+    most_free_bytes,
+)
 from router.scheduler.node_state import NodeBook
 from serving.units import gib
-
-
-class Displacement(NamedTuple):
-    """Models that must be unloaded from a node for one that is waited for."""
-
-    models: tuple[ResidentModel, ...]
-    leases: int
-    """Number of leases of all these models, those of other clients included."""
-    evictable_s: float
-    """Monotonic time before which they stay even without leases; infinite if they can never be
-    unloaded."""
-
-
-NO_DISPLACEMENT = Displacement((), 0, -inf)
 
 
 def needed_bytes(model: ModelStatus) -> int:
@@ -78,9 +70,7 @@ def displacement(
     if missing_bytes <= 0:
         return NO_DISPLACEMENT
     residents = [_resident(book, status, each) for each in present]
-    models = displaced(residents, missing_bytes, now_s)
-    leases = sum(each.leases for each in models)
-    return Displacement(models, leases, max((each.evictable_s for each in models), default=inf))
+    return displaced(residents, missing_bytes, now_s)
 
 
 def _resident(book: NodeBook, status: NodeStatus, model: ModelStatus) -> ResidentModel:
@@ -103,11 +93,6 @@ def _resident(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Residen
         model.unload_cost_s,
         model.pinned,
     )
-
-
-def can_load(displacement: Displacement, now_s: float) -> bool:
-    """True if the models in the way can be unloaded now."""
-    return not displacement.leases and displacement.evictable_s <= now_s
 
 
 class OldestTicket(NamedTuple):
@@ -140,7 +125,7 @@ def models_to_close(
             free = [pair for pair in found if pair[1] not in closed and pair[0].models]
             for needed, node_id in sorted(free, key=lambda pair: (pair[0][:0:-1], pair[1]))[:1]:
                 overdue_s = wait.since_s + nodes[node_id][1].max_swap_wait_s
-                names, later_s = overdue(needed.models, overdue_s, now_s)
+                names, later_s = needed.overdue(overdue_s, now_s)
                 if names:
                     closed[node_id] = names
                 next_s = min(next_s, later_s)

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from node.protocol.swap_rule import SwapPlan, cheapest, displaced, overdue, swap_plan
+from node.protocol.swap_rule import NO_DISPLACEMENT, SwapPlan, cheapest, displaced, swap_plan
 from tests.node.protocol.swap_cases import (
     CASES,
     MAX_SWAP_WAIT_S,
@@ -40,7 +40,9 @@ def test_of_equally_cheap_models_the_one_that_becomes_idle_first_leaves() -> Non
 
 
 def test_models_that_together_have_too_little_are_not_displaced() -> None:
-    assert displaced([resident("a", 4), resident("b", 4, pinned=True)], 5, NOW_S) == ()
+    found = displaced([resident("a", 4), resident("b", 4, pinned=True)], 5, NOW_S)
+    assert (found.models, found.evictable_s) == ((), inf)
+    assert not found.can_unload(NOW_S)
 
 
 def test_a_plan_contains_when_to_plan_again() -> None:
@@ -53,6 +55,7 @@ def test_a_plan_contains_when_to_plan_again() -> None:
 
 def test_models_are_closed_one_by_one_as_they_become_due() -> None:
     old, young = resident("a", 5), resident("b", 5, loaded_for_s=10.0)
-    assert overdue([old, young], NOW_S, NOW_S) == (frozenset({"a"}), NOW_S + 20.0)
-    assert overdue([old], NOW_S + 1.0, NOW_S) == (frozenset(), NOW_S + 1.0)
-    assert overdue([], NOW_S, NOW_S) == (frozenset(), inf)
+    both, one = displaced([old, young], 10, NOW_S), displaced([old], 5, NOW_S)
+    assert both.overdue(NOW_S, NOW_S) == (frozenset({"a"}), NOW_S + 20.0)
+    assert one.overdue(NOW_S + 1.0, NOW_S) == (frozenset(), NOW_S + 1.0)
+    assert NO_DISPLACEMENT.overdue(NOW_S, NOW_S) == (frozenset(), inf)

@@ -31,7 +31,7 @@ from router.records.decisions import Decisions
 from router.records.metrics import Metrics
 from router.scheduler.placement import PIPELINE_S
 from router.scheduler.queue import AdmissionLimits
-from router.scheduler.residency import can_load, displacement
+from router.scheduler.residency import displacement
 from router.scheduler.scheduler import MAX_ATTEMPTS, Scheduler
 from router.states import ACTIVE, CORDONED
 from router.types import (
@@ -449,7 +449,7 @@ class World:
             return False
         status = next(each for each in view.status.models if each.name == model)
         claimed = displacement(book, view.status, status, self.clock.now_s)
-        return model in book.closed or not can_load(claimed, self.clock.now_s)
+        return model in book.closed or not claimed.can_unload(self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:
         """Of a ticket that waits, by what was known of it at arrival; and those of its best

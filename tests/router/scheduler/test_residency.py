@@ -15,7 +15,7 @@ from node.protocol.messages import ModelState, ModelStatus
 from router.scheduler.cost import TIE_S
 from router.scheduler.node_state import NodeBook, Ready
 from router.scheduler.rejects import RETRY_AFTER_S
-from router.scheduler.residency import OldestTicket, can_load, displacement, models_to_close
+from router.scheduler.residency import OldestTicket, displacement, models_to_close
 from router.simulator.fleet import NodeSpec, spread
 from router.simulator.node import Node
 from router.simulator.policies import Policy
@@ -101,7 +101,7 @@ def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
         },
     )
     needed = displacement(book, status, model, now_s)
-    unload = needed.models if can_load(needed, now_s) else ()
+    unload = needed.models if needed.can_unload(now_s) else ()
     assert tuple(each.name for each in unload) == case.unload
     if not unload:
         waits = [OldestTicket("x", now_s - case.waited_s)]
