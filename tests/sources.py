@@ -31,6 +31,18 @@ def imports() -> dict[str, set[str]]:
     return found
 
 
+def reached(modules: Mapping[str, Iterable[str]], first: Iterable[str]) -> set[str]:
+    """`first` and every module that they import, directly or not."""
+    found: set[str] = set()
+    rest = list(first)
+    while rest:
+        module = rest.pop()
+        if module not in found:
+            found.add(module)
+            rest.extend(modules[module])
+    return found
+
+
 def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [each.name for each in node.names]

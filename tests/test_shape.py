@@ -1,13 +1,23 @@
 """The shape that keeps the code readable: sizes, names, and who may write what."""
 
 import ast
+import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests import house
-from tests.sources import ROOT, circle, folder_graph, imports, source_files
+from tests.sources import (
+    ROOT,
+    circle,
+    folder_graph,
+    imports,
+    module_of,
+    reached,
+    source_files,
+)
 
 SOURCES = source_files()
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -23,6 +33,11 @@ ENGINE_IMPORTS = (
     "node.parsing.",
     "node.protocol.",
 )
+"""Modules of the node that an engine's modules import: what crosses its socket, formats, and
+readers of model files."""
+ENGINE_FOUNDATION = ("node.errors", "node.setting_kinds", "node.settings")
+"""Modules that those import in turn."""
+PURE = re.compile(r"\bPure\b|\bNo (clock|I/O)\b")
 FRAGMENTS = ("Of ", "As `", "What ", "Whose ", "Whether ", "Why ", "Those ")
 """Beginnings of a docstring that is no sentence."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -95,14 +110,33 @@ def test_a_docstring_can_be_read_without_the_line_above_it() -> None:
 
 
 def test_an_engine_imports_nothing_else_of_its_node() -> None:
+    modules = imports()
+    engine = {name for name in modules if name.startswith("node.engine.")}
     others = {
         f"{module} -> {imported}"
-        for module, names in imports().items()
-        if module.startswith("node.engine.")
-        for imported in names
-        if imported.startswith("node.") and not imported.startswith(ENGINE_IMPORTS)
+        for module in reached(modules, engine)
+        for imported in modules[module]
+        if imported.startswith("node.")
+        and not imported.startswith(ENGINE_IMPORTS)
+        and (module in engine or imported not in ENGINE_FOUNDATION)
     }
     assert others == set()
+
+
+def test_a_module_that_is_pure_is_in_the_contract_of_those() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (listed,) = [
+        tuple(each["source_modules"])
+        for each in contracts["contracts"]
+        if each["name"].startswith("decisions are pure")
+    ]
+    pure = {
+        module_of(path)
+        for path in SOURCES
+        if PURE.search(ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+    missing = {each for each in pure if not f"{each}.".startswith(tuple(f"{m}." for m in listed))}
+    assert pure and missing == set()
 
 
 def test_every_package_init_is_empty() -> None:

@@ -1,4 +1,4 @@
-"""Commands and messages of `router up`. Pure."""
+"""Builds the command lines and the messages of `router up`. Starts nothing."""
 
 import shlex
 import sys
