@@ -168,7 +168,8 @@ def _known_formats() -> tuple[dict[str, tuple[Any, str]], dict[str, tuple[Any, s
 
 
 def _defined(module: ModuleType) -> Iterator[tuple[Any, str]]:
-    """What a module itself gives a name to, and the text below that, or the module's own."""
+    """Yields the values that a module itself names, and the text below each, or the module's
+    own."""
     statements = ast.parse(inspect.getsource(module)).body
     for at, statement in enumerate(statements):
         if not isinstance(statement, ast.Assign | ast.AnnAssign):

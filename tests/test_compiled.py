@@ -1,4 +1,4 @@
-"""What a module on the list for compilation may not contain, since mypyc reads it otherwise."""
+"""Tests that modules on the list for compilation contain nothing that mypyc reads otherwise."""
 
 import ast
 

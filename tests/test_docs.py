@@ -201,7 +201,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def leads_somewhere(path: Path, target: str) -> bool:
-    """Whether a link in the page at `path` names a page, and within it a heading."""
+    """Returns True if a link in the page at `path` names a page, and within it a heading."""
     file, _, anchor = target.partition("#")
     linked = path.parent / file if file else path
     if not linked.exists():

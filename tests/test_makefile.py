@@ -61,7 +61,7 @@ class Clone:
             (self.folder / ".venv" / name).write_text("")
 
     def make(self, *arguments: str, **environ: str) -> str:
-        """What make printed, errors too."""
+        """Runs make; returns what it printed, errors too."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         done = subprocess.run(
             ["make", *arguments],

@@ -24,9 +24,9 @@ SPARE_BYTES = 1024**3
 
 @contextmanager
 def claimed(folder: Path, wanted_bytes: int) -> Iterator[None]:
-    """Until the end of the block no other process pulls into the folder, and there is room for its
-    files: so many bytes, including those that are there. Raises `DownloadError`; then nothing is
-    created."""
+    """Reserves the folder until the end of the block: no other process pulls into it, and there is
+    room for its files: so many bytes, including those that are there. Raises `DownloadError`; then
+    nothing is created."""
     with ExitStack() as stack:
         with _one_at_a_time(folder.parent):
             _check_room(folder, wanted_bytes)

@@ -29,7 +29,7 @@ class ResidentModel(NamedTuple):
 
 
 class SwapPlan(NamedTuple):
-    """How memory is freed, and when to plan again if nothing changes before."""
+    """The models to unload, and when to plan again if nothing changes before."""
 
     unload: tuple[str, ...] = ()
     closed: frozenset[str] = frozenset()

@@ -158,7 +158,7 @@ class Admission:
         return grants
 
     def _free(self, moment: Moment) -> Free:
-        """By each model that tickets wait for, the nodes that would begin with a request now."""
+        """Returns the nodes that would begin a request now, by each model that tickets wait for."""
         can_begin = self._placement.can_begin
         return {
             model: {

@@ -13,7 +13,7 @@ SCAN_TICKETS = 16
 """Number of tickets of a model that one scan compares."""
 
 Free = dict[str, set[str]]
-"""By each model that tickets wait for, the nodes that would begin with a request now."""
+"""Nodes that would begin a request now, by each model that tickets wait for."""
 _NONE: frozenset[str] = frozenset()
 
 

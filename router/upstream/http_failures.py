@@ -1,4 +1,4 @@
-"""How a connection to a node fails. Apart from `http_response`, which is compiled: mypyc cannot
+"""Failures of a connection to a node. Apart from `http_response`, which is compiled: mypyc cannot
 compile a class that inherits from a builtin exception."""
 
 

@@ -154,7 +154,7 @@ def admin(front: Router) -> dict[str, str]:
 
 
 def register(front: Router, name: str, each: Agent) -> None:
-    """As `router add-node`, without a process for it."""
+    """Adds a node as `router add-node` does, without a process for it."""
     httpx.post(
         front.url + "/admin/nodes",
         headers=admin(front),

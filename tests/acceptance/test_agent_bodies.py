@@ -1,4 +1,4 @@
-"""What agent clients send, through a router to an agent."""
+"""Tests requests of agent clients, through a router to an agent."""
 
 import re
 import time
@@ -31,7 +31,7 @@ def ask(front: Router, path: str, body: dict[str, Any]) -> httpx.Response:
 
 
 def entries(front: Router) -> float:
-    """How many prefixes the router knows its node to have cached."""
+    """Returns the number of prefixes that the router knows its node to have cached."""
     text = httpx.get(front.url + "/metrics", headers=admin(front), timeout=TIMEOUT_S).text
     found = re.search(r"^mlx_fleet_prefix_index_entries\{.*\} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0
@@ -46,7 +46,8 @@ def until_known(front: Router, before: float) -> None:
 
 
 def message_turns() -> list[dict[str, Any]]:
-    """Of a session in which a tool shows a picture and a PDF, as Claude Code gives them back."""
+    """Returns the messages of a session in which a tool shows a picture and a PDF, as Claude Code
+    returns them."""
     image = {"type": "image", "source": {"type": "base64", "data": PIXELS}}
     pdf = {"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}
     turns: list[dict[str, Any]] = [{"role": "user", "content": "Look at pic.png, please. " * 40}]
@@ -61,7 +62,7 @@ def message_turns() -> list[dict[str, Any]]:
 
 
 def response_items() -> list[dict[str, Any]]:
-    """Of a session in which a tool shows a picture, as Codex gives it back."""
+    """Returns the items of a session in which a tool shows a picture, as Codex returns them."""
     picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXELS}"}
     call = {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"}
     output = {"type": "output_text", "text": "fine"}

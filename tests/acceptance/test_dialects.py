@@ -67,7 +67,7 @@ class Asker:
     """A field that is refused, and its value."""
 
     def kind(self, error: Any) -> str:
-        """What the error's envelope calls it."""
+        """Returns the error's type, as its envelope names it."""
         if self.sdk is anthropic:
             assert error.body["type"] == "error"
             return str(error.body["error"]["type"])

@@ -47,7 +47,8 @@ async def usage_rows(front: Router, answers: Sequence["Answer"]) -> list[tuple[s
 
 
 class Answer:
-    """What one caller got. `request_id` is as the node's records and the usage table have it."""
+    """The answer that one caller received. `request_id` is as the node's records and the usage
+    table have it."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -196,7 +197,8 @@ async def test_a_caller_that_leaves_is_marked_in_the_engine_within_250_ms(
 
 
 async def marked_late(home: Path, phase: str) -> float:
-    """How long after its caller has left a request is known to end, in a fleet of its own."""
+    """Returns the seconds between a caller's disconnect and the marked end of its request, in a
+    fleet of its own."""
     home.mkdir()
     script, kind = PHASES[phase]
     with fleet(home, script) as (front, agents):

@@ -1,4 +1,4 @@
-"""What a fleet costs that does nothing."""
+"""Tests the cost of an idle fleet."""
 
 import sys
 import time
@@ -45,7 +45,7 @@ def test_nobody_wakes_more_than_five_times_a_second(tmp_path: Path) -> None:
 
 
 def most_woken(processes: list[psutil.Process]) -> float:
-    """How often a second the one of them woke that did so most often, over a while."""
+    """Returns the wakeups per second of the process that woke most often in the interval."""
     before, began_s = [woken(each) for each in processes], time.monotonic()
     time.sleep(WATCHED_S)
     counts = [woken(each) - at for each, at in zip(processes, before, strict=True)]
@@ -53,7 +53,8 @@ def most_woken(processes: list[psutil.Process]) -> float:
 
 
 def woken(process: psutil.Process) -> int:
-    """How often threads of the process have woken from a wait of their own."""
+    """Returns the number of times that threads of the process have woken from a wait of their
+    own."""
     total = 0
     for status in Path(f"/proc/{process.pid}/task").glob("*/status"):
         fields = dict(line.split(":\t") for line in status.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""What schedules, keep-alives and pins define happens on real agents, once, with moved clocks."""
+"""Tests schedules, keep-alives and pins on real agents, once, with moved clocks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -144,7 +144,8 @@ class Pair:
         return done.stdout
 
     async def reported(self, fits: Callable[[ModelStatus], bool]) -> ModelStatus:
-        """What the agent reports of its model, once that fits; the router has received it, too."""
+        """Returns the agent's status of its model once that fits and the router has received it,
+        too."""
 
         async def ask() -> ModelStatus | None:
             model = (await self.agent.status()).models[0]

@@ -27,7 +27,7 @@ TEXT: dict[str, Any] = {"engine": "text", "script": None}
 
 
 def until(what: Callable[[], Any]) -> Any:
-    """What is true at last."""
+    """Returns the result of `what` once that is true."""
     deadline = time.monotonic() + WAIT_S
     while not (found := what()):
         assert time.monotonic() < deadline
@@ -41,7 +41,7 @@ async def order(to: RunningAgent, command: PullCommand) -> None:
 
 
 async def until_reported(node: RunningAgent, what: Callable[[Any], object]) -> Any:
-    """What the node reports of its only model, once that is so."""
+    """Returns the node's status of its only model once `what` is true of it."""
     async with asyncio.timeout(WAIT_S):
         while True:
             models = (await node.status()).models

@@ -71,7 +71,7 @@ _CALLS: tuple[Call, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model generates in one turn."""
+    """The output that the model generates in one turn."""
 
     reasoning: str
     text: str
@@ -132,7 +132,7 @@ def _fleet(
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a request took: as its answer reports, and as the usage table does."""
+    """The usage of a request, as its answer and as the usage table report it."""
 
     request_id: str
     reason: str

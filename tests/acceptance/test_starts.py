@@ -1,4 +1,5 @@
-"""What happens when something cannot start, or is killed: one clear line, no process left."""
+"""Tests that a program that cannot start or is killed prints one clear line and leaves no
+process."""
 
 import json
 import os

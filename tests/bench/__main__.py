@@ -50,7 +50,7 @@ PARTS = (
     "swap",
 )
 WIDTH = 140
-"""Of the table in a file or a pipe."""
+"""Columns of the table in a file or a pipe."""
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""What changes by hand do to a router that is busy writing usage: nothing, and the reverse."""
+"""Measures commands of an admin on a router that is busy writing usage: neither delays the
+other."""
 
 import asyncio
 import subprocess

@@ -48,7 +48,7 @@ _POLL_S = 0.0005
 
 @dataclass
 class Speeds:
-    """What was measured."""
+    """The measured times."""
 
     nbytes: int = 0
     store_s: list[float] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Speeds:
     plain_s: list[float] = field(default_factory=list)
     """The same files, read one after the other into a buffer."""
     device_share: float = 0.0
-    """How much of the plain reads came from the device and not from the system's memory."""
+    """Share of the plain reads that came from the device and not from the system's memory."""
     lookup_s: list[float] = field(default_factory=list)
 
 
@@ -203,7 +203,8 @@ def forget(files: list[Path]) -> None:
 
 
 def device_read_bytes() -> int:
-    """What this process has had read from devices; 0 where the system does not report it."""
+    """Returns the bytes that this process has read from devices; 0 where the system does not report
+    it."""
     counters = Path("/proc/self/io")
     if not counters.exists():
         return 0

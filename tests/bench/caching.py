@@ -1,4 +1,4 @@
-"""How fast the prefix cache stores, restores and finds, without the engine around it."""
+"""Measures how fast the prefix cache stores, restores and finds, without the engine around it."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def disk_row(speeds: dict[str, Any], size: str) -> Figure:
 
 
 def run_loop(cores: Cores, tokens: int, rounds: int) -> dict[str, Any]:
-    """What `tests.bench.cache_loop` measured."""
+    """Returns the measurements of `tests.bench.cache_loop`."""
     smollm2 = smollm2_folder()
     if smollm2 is None:
         raise BenchFailure("$MLX_FLEET_SMOLLM2 names no model folder.")

@@ -12,7 +12,7 @@ from node.protocol.chain.prefix import PIECE_BYTES, Chainer, read_fields
 from tests.bench.figures import Figure, median
 
 BODY_LENGTH = 560_000
-"""Of the texts; as JSON they are somewhat longer."""
+"""Length of the texts; as JSON they are somewhat longer."""
 COLD_MS = 5.0
 NEXT_TURN_MS = 1.5
 _PATH = "/v1/chat/completions"

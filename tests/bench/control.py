@@ -1,4 +1,5 @@
-"""What control over one sequence's output costs: the mask, and the tax on those beside it."""
+"""Measures the cost of control over one sequence's output: of the mask, and for the sequences
+beside it."""
 
 import json
 import subprocess

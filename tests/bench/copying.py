@@ -1,4 +1,4 @@
-"""What a copy of a model from one node to another costs, beside a plain copy with hashing."""
+"""Measures a copy of a model from one node to another, beside a plain copy with hashing."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ BAR = 0.7
 POLL_S = 0.02
 TIMEOUT_S = 300.0
 ENDS_S = 5.0
-"""How long the process of a pull may take to end, at most."""
+"""Most seconds that the process of a pull may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Node:
     models: Path
 
     def state(self) -> ModelState | None:
-        """Of its only model."""
+        """Returns the state of the agent's only model."""
         models = decode_status(self.http.get(PATH_STATUS).content).models
         if models and models[0].reason:
             raise BenchFailure(f"The copy failed: {models[0].reason}")

@@ -1,4 +1,4 @@
-"""What one decision costs: 16 nodes that have much cached, and a chain of 600 positions."""
+"""Measures one decision with 16 nodes that have much cached, and a chain of 600 positions."""
 
 import time
 from array import array

@@ -1,4 +1,4 @@
-"""What a benchmark yields: figures with their bars, one table, one JSON file."""
+"""The results of a benchmark: figures with their bars, one table, one JSON file."""
 
 import json
 import math
@@ -22,7 +22,7 @@ class Figure:
     unit: str
     bar: float | None = None
     at_least: bool = False
-    """Whether the bar is the least that passes; else it is the most."""
+    """True if the bar is the least that passes; else it is the most."""
     note: str = ""
     samples: tuple[float, ...] = field(default=())
 

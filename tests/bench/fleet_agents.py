@@ -37,7 +37,7 @@ class Agent:
 
 
 class Busy:
-    """How much of the time since it was made each agent's engine has computed."""
+    """Measures the share of the time since it was created that each agent's engine has computed."""
 
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents

@@ -49,7 +49,7 @@ REAL = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """What the sessions run on."""
+    """The agents and the front that the sessions run on."""
 
     folder: Path
     agents: Sequence[Agent]
@@ -129,7 +129,7 @@ def _measure(bench: Bench, made: Bed, shape: Shape, seed: int) -> tuple[Result, 
 
 
 def _render(folder: Path) -> Callable[[Chat], Ids]:
-    """What an agent makes of a chat."""
+    """Returns a function that renders a chat to tokens as an agent does."""
     renderer = PromptRenderer(folder)
 
     def render(chat: Chat) -> Ids:

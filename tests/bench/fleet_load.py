@@ -18,7 +18,8 @@ HEADER_NODE = "x-fleet-node"
 HEADER_CACHED = "x-fleet-cached-tokens"
 _DATA = b"data: "
 _COMMENT = b": fleet "
-"""What the headers could not contain, since they were sent before it was known."""
+"""Begin of the comment with the facts that the headers could not contain, since they were sent
+before these were known."""
 _END = b"[DONE]"
 
 
@@ -48,7 +49,7 @@ class Answer:
     cached_tokens: int = 0
     completion_tokens: int = 0
     predicted_tokens: int | None = None
-    """What the router took its node to have cached; None where it does not report it."""
+    """Tokens that the router assumed its node to have cached; None where it does not report it."""
     node: str = ""
 
 

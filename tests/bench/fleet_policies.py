@@ -44,7 +44,7 @@ class Measured:
         return judge(self.cell, self.row)
 
     def texts(self) -> tuple[str, ...]:
-        """What the table's columns hold."""
+        """Returns the texts of the table's columns."""
         cell, row, verdict = self.cell, self.row, self.verdict
         mean_bar, p99_bar = cell.bars()
         misses = verdict.misses

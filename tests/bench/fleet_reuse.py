@@ -1,5 +1,5 @@
-"""What the answers of a fleet report of its caches: how much was reused, of what could be, and how
-well the router knew beforehand."""
+"""Reads from the answers of a fleet how many tokens were reused, of those that could be, and how
+well the router predicted it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Reuse:
     prompt_tokens: int
     cached_tokens: int
     ideal_tokens: int
-    """What one node would reuse that forgets nothing."""
+    """Tokens that one node would reuse that evicts nothing."""
 
     @property
     def of_ideal(self) -> float:

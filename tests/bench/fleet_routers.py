@@ -79,7 +79,7 @@ def peer(name: str, tools: SharedTools, home: PeerHome, agents: Sequence[Agent])
 
 
 def _answers_chat(url: str, agent: Agent) -> bool:
-    """Whether a request gets through to a worker."""
+    """Returns True if a request gets through to a worker."""
     messages = [{"role": "user", "content": "0"}]
     body = {"model": agent.model, "messages": messages, "max_tokens": 1}
     try:

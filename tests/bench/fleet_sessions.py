@@ -17,7 +17,7 @@ _WORDS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many sessions there are and how they go."""
+    """The number of sessions and their course."""
 
     kinds: tuple[int, ...]
     """Sessions over each system prompt, one entry for each prompt."""

@@ -41,7 +41,7 @@ ITEMS = tuple(GROUPS)
 FIELDS = ("ttft_mean_s", "ttft_p99_s", "longest_wait_s", "cached_share")
 
 Row = Mapping[str, Mapping[str, float]]
-"""Of one cell: for each policy the medians of its figures."""
+"""The medians of one cell's figures, by policy."""
 
 
 def measure(traces: Path, item: str) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""What the router's mirror of all nodes' prefixes costs, as after a restart, and a look into it."""
+"""Measures the router's mirror of all nodes' prefixes: building it, as after a restart, and one
+lookup."""
 
 import json
 import subprocess
@@ -13,7 +14,7 @@ from tests.bench.processes import BenchFailure
 
 NODES = 16
 ENTRIES = 64 * 700
-"""Of one node: 64 sessions of 150,000 tokens."""
+"""Entries of one node: 64 sessions of 150,000 tokens."""
 ROUNDS, QUICK_ROUNDS = 5, 1
 _MEMORY_BAR_MB, _WORK_BAR_S, _STALL_BAR_MS, _LOOKUP_BAR_MS = 150.0, 1.0, 50.0, 0.25
 _TIMEOUT_S = 120.0

@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Tally:
-    """What a run of the load brought."""
+    """The results of a run of the load."""
 
     seconds: list[float] = field(default_factory=list)
     """Request to last byte."""
@@ -215,7 +215,7 @@ class _OpenLoop:
         self._end_s = self._due_s + seconds
         self._idle = list(connections)
         self._arrived_s: dict[Connection, float] = {}
-        """Of the requests that are being served."""
+        """Arrival times of the requests that are being served."""
         self._waiting: deque[float] = deque()
         for connection in connections:
             connection.on_answer = self._on_answer

@@ -138,7 +138,7 @@ class _Memory:
 
 @contextmanager
 def _taken(process: psutil.Process) -> Iterator[_Memory]:
-    """How much more memory the process and its children have at most than at the begin."""
+    """Measures the most memory that the process and its children have gained since the begin."""
     before_bytes, ended, found = processes.rss_bytes(process), threading.Event(), _Memory()
 
     def look() -> None:

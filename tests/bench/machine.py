@@ -15,7 +15,7 @@ _CORES_TO_SPLIT = 4
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a reader must know to compare a figure with another run's."""
+    """The conditions of a run, which a reader must know to compare a figure with another run's."""
 
     date: str
     system: str
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """How the cores are shared out; empty sets where they are not."""
+    """The division of the cores between servers and load; empty sets where they are not divided."""
 
     servers: frozenset[int] = frozenset()
     load: frozenset[int] = frozenset()
@@ -59,7 +59,7 @@ class Cores:
 
     @contextmanager
     def starting_a_server(self) -> Iterator[None]:
-        """What is started inside inherits the servers' cores."""
+        """Lets processes that are started inside inherit the servers' cores."""
         if not self.apart:
             yield
             return

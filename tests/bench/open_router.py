@@ -31,7 +31,8 @@ from serving.http.listening import listening
 from serving.http.quiet_server import Stop
 
 ROWS = 1024
-"""As many requests as the fake backends take at once; the peers send them all they get."""
+"""Number of rows: as many as the fake backends accept requests at once; the peers send them all
+they get."""
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:

@@ -16,7 +16,7 @@ from tests.bench.processes import BenchFailure
 from tests.bench.shared import SharedTools, find_tools, smollm2_folder
 
 RUN_S = 570.0
-"""Of one run: less than ten minutes."""
+"""Most seconds of one run: less than ten minutes."""
 
 Result = dict[str, Any]
 
@@ -136,5 +136,5 @@ class Command:
 
 
 def has_failed(result: Result) -> bool:
-    """Whether all of it or one phase could not be measured."""
+    """Returns True if all of it or one phase could not be measured."""
     return "failed" in result or any("failed" in line for line in result["lines"])

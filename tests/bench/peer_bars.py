@@ -14,13 +14,13 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """How a figure of ours must stand to the best peer's."""
+    """The ratio that a figure of ours must have to the best peer's."""
 
     what: str
     path: Path
     ratio: float
     at_least: bool = False
-    """Whether more is better, and `ratio` the least that passes; else it is the most."""
+    """True if more is better, and `ratio` the least that passes; else it is the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ BARS: dict[str, tuple[Bar, ...]] = {
 
 
 def values(lines: Iterable[Line], path: Path) -> list[Any]:
-    """What the phases of that name hold at the path, a value for each time it was measured."""
+    """Returns the values at the path in the phases of that name, one for each time it was
+    measured."""
     phase, *keys = path
     found = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""What an inference server is put through beside its peers, ours and theirs alike."""
+"""The phases that an inference server and its peers are measured in, ours and theirs alike."""
 
 import itertools
 import time
@@ -12,14 +12,14 @@ from tests.bench.sides import Server
 LONG_TOKENS = 2000
 _STREAMS_BESIDE = 3
 _LEAD_S = 0.8
-"""How long the streams run before the long prompt arrives."""
+"""Seconds that the streams run before the long prompt arrives."""
 
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of a server is measured. What is 0 or empty is left out."""
+    """The extent of a server's measurement. Phases that are 0 or empty are left out."""
 
     singles: int = 0
     """Requests of one stream, one after the other."""
@@ -27,11 +27,11 @@ class Effort:
     requests_per_stream: int = 2
     max_tokens: int = 128
     repeats: int = 0
-    """Of a prompt of `LONG_TOKENS`, after its first time."""
+    """Repeats of a prompt of `LONG_TOKENS`, after its first time."""
     sessions: int = 0
-    """Of three turns over a system prompt of `LONG_TOKENS`."""
+    """Sessions of three turns over a system prompt of `LONG_TOKENS`."""
     interfering_tokens: int = 0
-    """Of a prompt that arrives while other streams decode."""
+    """Length of a prompt that arrives while other streams decode."""
 
 
 TINY = Effort(singles=3, streams=(4, 16), repeats=3, sessions=3, interfering_tokens=6000)
@@ -106,7 +106,7 @@ def gaps(streams: list[Line], arrived: Line) -> Line:
 
 
 def overlapping(stream: Line, begin_s: float, end_s: float) -> Iterator[float]:
-    """Those gaps between the stream's chunks that lie in the span, wholly or in part."""
+    """Yields the gaps between the stream's chunks that lie in the span, wholly or in part."""
     times_s = itertools.accumulate(stream["itl"], initial=stream["t0"] + stream["ttft"])
     for earlier_s, later_s in itertools.pairwise(times_s):
         if later_s > begin_s and earlier_s < end_s:

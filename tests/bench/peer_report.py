@@ -51,7 +51,7 @@ REPLAY_ROWS: dict[str, Path] = {
     "ideal share": ("replay", "ideal_share"),
 }
 ROWS = {"routers": ROUTER_ROWS, "replay": REPLAY_ROWS, "replay-16": REPLAY_ROWS}
-"""Of the other parts: `SERVER_ROWS`."""
+"""The rows of the parts that have others than `SERVER_ROWS`."""
 
 
 def server_of(item: str) -> str:

@@ -45,7 +45,8 @@ def serving(tools: SharedTools, home: PeerHome, name: str, folder: Path) -> Iter
 
 
 def environ_of(name: str, home: PeerHome, folder: Path) -> dict[str, str]:
-    """What the peer needs to be at its best. Raises `BenchFailure` where its model is missing."""
+    """Returns the environment in which the peer is at its best. Raises `BenchFailure` where its
+    model is missing."""
     if name == LLAMACPP:
         return {"GGUF": str(home.gguf(tiny=folder.name == "tiny"))}
     library = load_fast_blas()

@@ -67,7 +67,7 @@ REAL_ITEM_S = {"speed": 100.0, "long": 220.0, "sessions": 330.0}
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every item needs."""
+    """The tools, paths and deadline that every item needs."""
 
     tools: SharedTools
     home: PeerHome

@@ -122,7 +122,7 @@ def wait_until(
 
 
 def answers(url: str, key: str = "") -> Callable[[], bool]:
-    """Whether a GET gives 200 now."""
+    """Returns a function that returns True if a GET of the URL returns 200."""
 
     def ask() -> bool:
         try:

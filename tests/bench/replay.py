@@ -19,7 +19,7 @@ from tests.bench.sides import Chat, Server, prompt_file
 
 TRACE = "data/traces/lmcache_agent_miniswe.jsonl.gz"
 MAX_TOKENS = 8
-"""Of each answer: the trace's own answers are none of the next prompt."""
+"""Limit of each answer: the trace's own answers are not part of the next prompt."""
 REQUESTS = 120
 TOGETHER = 16
 """Sessions of the replay in turn: a team's agents at once."""
@@ -46,14 +46,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """What a replay brought."""
+    """The results of a replay."""
 
     requests: int
     prompt_tokens: int
     seen_tokens: int
     """The same, as the server reports it."""
     cached_tokens: int
-    """As the server reports it; 0 where it does not."""
+    """Cached tokens that the server reports; 0 where it reports none."""
     ideal_tokens: int
     prefill_s: float
     """Sum of the times to the first token."""

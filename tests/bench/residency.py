@@ -1,4 +1,4 @@
-"""What loads and swaps of models cost: two models that do not fit together, and one that is loaded
+"""Measures loads and swaps of models: two models that do not fit together, and one that is loaded
 by the first request for it."""
 
 import asyncio
@@ -32,7 +32,7 @@ MIN_RESIDENCY_S, MAX_SWAP_WAIT_S = 8.0, 40.0
 GAP_S = 0.4
 """Between two requests of the A B A B."""
 IDLE_S = 15.0
-"""Of an agent before a model is requested."""
+"""Seconds that an agent is idle before a model is requested."""
 BAR_SWAPS, BAR_TTFT, BAR_LOAD_S = 1.0, 0.5, 0.3
 _ENVIRON = {"OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 BARE_LOAD = """
@@ -61,7 +61,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class BareLoad:
-    """What the library takes without us."""
+    """The times that the library takes without us."""
 
     import_s: float
     """With the start of its process."""
@@ -291,7 +291,7 @@ def _client(key: str) -> aiohttp.ClientSession:
 
 
 async def _ttft_s(client: aiohttp.ClientSession, front: Front, model: str, text: str) -> float:
-    """Of a streamed chat, which is read to its end."""
+    """Returns the time to the first token of a streamed chat, which is read to its end."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": text}],

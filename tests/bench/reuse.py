@@ -1,5 +1,5 @@
-"""What the prefix cache reuses, over HTTP: a recorded agent's requests with the tiny llama, and a
-tool session with a hybrid model beside a plain one."""
+"""Measures the reuse of the prefix cache, over HTTP: a recorded agent's requests with the tiny
+llama, and a tool session with a hybrid model beside a plain one."""
 
 import subprocess
 import sys

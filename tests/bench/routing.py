@@ -1,4 +1,4 @@
-"""What the router costs in front of two fake backends."""
+"""Measures the cost of the router in front of two fake backends."""
 
 import asyncio
 import json
@@ -25,10 +25,10 @@ PACED_MODEL = "paced"
 SLOW_MODEL = "slow"
 OPEN_STREAMS = 1000
 OPEN_STREAMS_S = 60.0
-"""How long the first content of so many streams may take."""
+"""Most seconds until the first content of so many streams."""
 CONNECTIONS = 64
 ROWS = 1024
-"""Of a backend: none is to be what requests wait for."""
+"""Rows of a backend: so many that no request waits for one."""
 STREAM_CHUNKS = 200
 RATE = 200.0
 RATE_CONNECTIONS = 16
@@ -50,7 +50,7 @@ BAR_STREAMS_MIB = 200.0 * 1e6 / 2**20
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long the rows are measured."""
+    """The duration of the rows' measurements."""
 
     blocks: int
     block_requests: int
@@ -337,7 +337,7 @@ def cpu_per_request(bed: Bed, what: str, bodies: Sequence[bytes], bar: float) ->
 
 
 def yardstick(bed: Bed) -> Figure:
-    """What a fake backend itself takes for a request: the speed of this machine now."""
+    """Measures the CPU of a fake backend itself per request: the speed of this machine now."""
     backend = bed.backends.processes[0]
     before_s = processes.cpu_s(backend)
     load = closed(bed.backends.ports[0], [bed.direct(small_body())], CONNECTIONS, seconds=2.0)

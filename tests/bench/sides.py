@@ -1,4 +1,4 @@
-"""What is measured against one another: two step loops in processes of their own, and servers."""
+"""The sides of a comparison: two step loops in processes of their own, and servers."""
 
 import json
 import subprocess

@@ -27,7 +27,7 @@ SEEDS = 3
 BAR_SWAPS, BAR_TTFT = 1.0, 0.5
 FIRST_COME = "first come"
 WEIGHTS = (6, 3, 2, 1)
-"""How often the models of a mix are requested."""
+"""Relative frequency of requests for each model of a mix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one policy, on one seed's trace."""
+    """The results of one policy on one seed's trace."""
 
     mean_s: float
     p99_s: float
     longest_s: float
     loads: int
     most_loads: int
-    """Of one node."""
+    """Loads of the node that had most."""
     end_s: float
 
 

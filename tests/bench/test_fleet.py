@@ -1,4 +1,5 @@
-"""What the fleet bench computes of its answers, and the sessions that it writes."""
+"""Tests the figures that the fleet bench computes of its answers, and the sessions that it
+writes."""
 
 import json
 import time

@@ -61,7 +61,7 @@ NOTE = Tool(
 )
 TOOLS = (WEATHER, NOTE)
 RESULTS = {WEATHER.name: "18 °C, <rain> & sun", NOTE.name: '{"saved": true}'}
-"""What each tool returns."""
+"""The result of each tool."""
 
 SESSION = (
     Answer(
@@ -89,7 +89,7 @@ SESSION = (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How models of one family write the session."""
+    """The spelling of the session by the models of one family."""
 
     name: str
     tool_calls: str
@@ -182,5 +182,5 @@ async def serving(
 
 
 def without_reasoning(session: Sequence[Answer]) -> list[Answer]:
-    """What a client understands that knows no reasoning."""
+    """Returns the session as a client understands it that knows no reasoning."""
     return [replace(answer, reasoning="") for answer in session]

@@ -22,7 +22,7 @@ class Sample:
 
     name: str
     steps: tuple[tuple[Part, ...], ...]
-    """What each engine step brought."""
+    """The parts of each engine step."""
     finish: FinishReason = FinishReason.STOP
     stop: str | None = None
 
@@ -32,7 +32,7 @@ class Sample:
 
     @property
     def is_text(self) -> bool:
-        """Whether a completion may contain it."""
+        """Returns True if a completion may contain the answer."""
         return all(part.kind is PartKind.CONTENT for step in self.steps for part in step)
 
 

@@ -20,7 +20,7 @@ from tests.conformance.random_model import Drawn, RandomModel, with_random_model
 from tests.conformance.result import Result
 
 MOST_REFUSED = 0.15
-"""Of JSONSchemaBench."""
+"""Largest share of JSONSchemaBench that may be refused."""
 MOST_CUT = 0.05
 MAX_TOKENS = 1000
 _FOLDER = "json_schema"

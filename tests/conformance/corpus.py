@@ -25,7 +25,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an output contains."""
+    """The contents of an output."""
 
     content: str
     reasoning: str
@@ -44,9 +44,10 @@ class Case:
     tools: tuple[ToolSchema, ...]
     expected: Answer
     context: Mapping[str, Any]
-    """What is known of the request and the prompt."""
+    """The known fields of the request and the prompt."""
     token_ids: tuple[int, ...]
-    """As the model made them, with the one that ended it; empty where they are not known."""
+    """The tokens as the model generated them, with the one that ended it; empty where they are not
+    known."""
 
 
 class Tokens(NamedTuple):

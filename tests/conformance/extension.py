@@ -49,12 +49,12 @@ FIND = Tool({"name": "find", "description": "Looks a word up.", "parameters": _S
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """What the client does."""
+    """The behaviour of the client in a session."""
 
     name: str
     thinking: bool
     returned: bool = False
-    """Whether reasoning is given back."""
+    """True if reasoning is returned in the next request."""
 
 
 RETURNED = Mode("on, given back", thinking=True, returned=True)
@@ -64,19 +64,19 @@ MODES = (RETURNED, UNRETURNED, Mode("off", thinking=False))
 
 @dataclass(slots=True)
 class Findings:
-    """Of one template's session in one mode."""
+    """The findings of one template's session in one mode."""
 
     lost: list[int] = field(default_factory=list)
     """For each turn but the last: tokens of its prompt that the next one's does not begin with."""
     tokens: int = 0
-    """Of the last prompt."""
+    """Tokens of the last prompt."""
     repeated: int = 0
     """Turns whose answer the cache gave back as well."""
     broken: list[str] = field(default_factory=list)
     """Turns of which the cache gave back less than the next prompt begins with."""
     anew: list[tuple[int, str]] = field(default_factory=list)
-    """Of turns whose prompt without its generation prompt, or whose answer without its reasoning,
-    is spelled otherwise in the next one: tokens lost, and the text of these."""
+    """Turns whose prompt without its generation prompt, or whose answer without its reasoning, is
+    spelled otherwise in the next one: tokens lost, and the text of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ class Turn:
     """Where the generation prompt begins: the text up to there is what the template makes without
     one, or up to the last message's end if it makes another text then."""
     output: str
-    """What the model generates: its reasoning too, if the client gives that back or not."""
+    """The text that the model generates, with its reasoning even if the client does not return
+    that."""
 
 
 def check_extension(corpus: Path) -> Result:
@@ -239,7 +240,7 @@ def _found(word: str) -> str:
 
 
 def prompts_of(session: Sequence[Message]) -> Iterator[int]:
-    """How many messages of the session each of its prompts has."""
+    """Yields the number of messages of each prompt of the session."""
     for count, message in enumerate(session, 1):
         following = session[count].role if count < len(session) else "assistant"
         if message.role in ("user", "tool") and following == "assistant":
@@ -255,13 +256,13 @@ def request_of(messages: Sequence[Message], kind: str, mode: Mode) -> TextReques
 
 
 def _renderer(text: str, specials: Mapping[str, str]) -> ChatRenderer:
-    """Of the author's program as it is."""
+    """Returns a renderer of the author's program as it is."""
     template = ChatTemplate(text, specials, normalize=False)
     return ChatRenderer(template, select_formats(text, ()).tool_calls)
 
 
 def extends_by_itself(chat: ChatRenderer, kind: str) -> bool:
-    """Whether the session extends in each mode."""
+    """Returns True if the session extends in each mode."""
     session = SESSIONS[kind]()
     for mode in MODES:
         before, end = "", 0
@@ -285,8 +286,8 @@ def _end_of(prompt: str, last: Message) -> int:
 
 
 def _contains(text: str, answer: Message, following: Message) -> bool:
-    """Whether the answer's words are in their order at the begin of the text, before those of the
-    message that follows it."""
+    """Returns True if the answer's words are in their order at the begin of the text, before those
+    of the message that follows it."""
     before, at = text.partition(str(following.content))[0], 0
     for word in (str(answer.content), *(WORD.findall(c.arguments)[-1] for c in answer.tool_calls)):
         at = before.find(word, at)
@@ -395,8 +396,9 @@ class Subject:
 
     @staticmethod
     def _keep(cache: PrefixCache, prompt: Prompt, output: Sequence[int]) -> None:
-        """As the engine does (`node.engine.scheduling.prefix_reuse`), when the prompt is prefilled
-        and when the answer has ended."""
+        """Stores a prompt and its answer as the engine does
+        (`node.engine.scheduling.prefix_reuse`), when the prompt is prefilled and when the answer
+        has ended."""
         whole = len(prompt.tokens)
         keepable = whole if prompt.reusable_tokens is None else prompt.reusable_tokens
         _store(cache, prompt.tokens[: min(keepable, whole - 1)])

@@ -27,7 +27,8 @@ CLOSERS = (
     *('<|"|>', "</｜DSML｜parameter>", "</atem:parameter>", "]<]minimax[>[", "\nAction:"),
     *("</steptml:parameter>", "</arg_value:opensource>", "</function_calls>"),
 )
-"""What ends a raw value: without tokens for it a model without sense would never write it."""
+"""The endings of a raw value: without tokens for them a model with random weights would never write
+one."""
 
 
 def check_forced(corpus: Path) -> list[tuple[str, Result]]:

@@ -136,7 +136,7 @@ def formats_of(case: Case) -> Formats:
 
 
 def output_format(case: Case) -> OutputFormat:
-    """How the engine is configured to parse the case's output."""
+    """Returns the format by which the engine parses the case's output."""
     names = formats_of(case)
     wants_calls = case.scope != "reasoning" and case.context.get("tool_choice") != "none"
     return OutputFormat(

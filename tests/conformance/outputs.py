@@ -73,7 +73,7 @@ def find_tokens(case: Case, tables: Sequence[TokenTable]) -> tuple[Vocabulary, T
 
 
 def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | None:
-    """What is wrong with the case; None if nothing is."""
+    """Returns the first difference from the case's expectation; None if there is none."""
     form = output_format(case)
     expected = expected_answer(case, form)
     output = case.output
@@ -95,7 +95,7 @@ def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | No
 
 
 def read_pieces(form: OutputFormat, pieces: Iterable[str]) -> Segments:
-    """What the machine finds in text that arrives in these pieces."""
+    """Returns the segments that the parser finds in text that arrives in these pieces."""
     return _read(OutputParser(form), pieces)
 
 
@@ -118,7 +118,7 @@ def _read(machine: OutputParser, pieces: Iterable[str]) -> Segments:
 
 
 def read_tokens(form: OutputFormat, vocabulary: Vocabulary, tokens: Tokens) -> Segments:
-    """What the engine's reader finds in an output's tokens."""
+    """Returns the segments that the engine's reader finds in an output's tokens."""
     reader = OutputReader(vocabulary, GenerateRequest("row", (), None, output=form))
     collected = Collected()
     for token in tokens.output:
@@ -143,8 +143,9 @@ def answer_of(segments: Segments) -> Answer:
 
 
 def expected_answer(case: Case, form: OutputFormat) -> Answer:
-    """What the corpus expects of the output alone: it repeats the answer's begin where the prompt
-    ends with that, and the prompt's opener where reasoning is left in the content."""
+    """Returns the answer that the corpus expects of the output alone: the corpus repeats the
+    answer's begin where the prompt ends with that, and the prompt's opener where reasoning is left
+    in the content."""
     content, reasoning = case.expected.content, case.expected.reasoning
     messages = case.context.get("messages") or ()
     if case.context.get("continue_final_message") and messages:
@@ -183,7 +184,7 @@ def difference(got: Answer, expected: Answer) -> str | None:
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """Whether two JSON values are equal; 1 and 1.0 are, 1 and true are not."""
+    """Returns True if two JSON values are equal; 1 and 1.0 are, 1 and true are not."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same_json(left[k], right[k]) for k in left)
     if isinstance(left, list) and isinstance(right, list):

@@ -116,8 +116,8 @@ class RandomModel:
 
 
 def with_random_model(work: Callable[[RandomModel], T], markers: Sequence[str] = ()) -> T:
-    """What the work finds, in a thread of its own, since an engine belongs to one and ends MLX's
-    use there. `markers`: tokens of the model's vocabulary that close something too."""
+    """Returns the result of the work, in a thread of its own, since an engine belongs to one and
+    ends MLX's use there. `markers`: tokens of the model's vocabulary that close something too."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_work, work, markers).result()
 

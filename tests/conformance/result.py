@@ -1,11 +1,11 @@
-"""What a part of the conformance run found."""
+"""The result of a part of the conformance run."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Result:
-    """Of one part. Where `skipped` names why it did not run, the rest is empty."""
+    """The result of one part. Where `skipped` names why it did not run, the rest is empty."""
 
     passed: int = 0
     total: int = 0

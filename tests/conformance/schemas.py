@@ -1,4 +1,4 @@
-"""What the dialects write, whole and streamed, against the published schemas."""
+"""Validates answers of the dialects, whole and streamed, against the published schemas."""
 
 import json
 from collections import Counter
@@ -188,7 +188,7 @@ class Schemas:
 
 
 def find_problem(validator: Draft202012Validator, value: Any) -> str | None:
-    """What is wrong with the value; of a form that `type` names, what is wrong with that."""
+    """Returns the value's first problem; of a form that `type` names, that of this form."""
     error = best_match(validator.iter_errors(value))
     while error is not None and error.context:
         other = {each.schema_path[0] for each in error.context if list(each.path)[-1:] == ["type"]}
@@ -270,7 +270,7 @@ def check_stream(schemas: Schemas, dialect: Dialect, sample: Sample) -> None:
 
 
 def check_stored(schemas: Schemas, sample: Sample) -> None:
-    """What the paths of a stored response answer."""
+    """Checks the answers of the paths of a stored response."""
     stored = _stored(sample)
     for seals in (False, True):
         response = json.loads(retrieved_body(stored.body, seals_reasoning=seals))

@@ -103,7 +103,7 @@ def _check(renderer: ChatRenderer, row: Mapping[str, Any], context: Context) -> 
 
 
 def _renders(renderer: ChatRenderer, context: Context) -> str | None:
-    """What the library makes of it, without our normalization."""
+    """Returns the library's rendering, without our normalization; None if it refuses."""
     try:
         return renderer.template.render(
             context["messages"],
@@ -116,7 +116,7 @@ def _renders(renderer: ChatRenderer, context: Context) -> str | None:
 
 
 def _words(context: Context) -> list[str]:
-    """What no prompt may lack: texts, and names of tools and calls."""
+    """Returns the words that no prompt may lack: texts, and names of tools and calls."""
     words = [tool["function"]["name"] for tool in context.get("tools", ())]
     for message in context["messages"]:
         parts = message["content"]

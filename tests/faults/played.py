@@ -35,7 +35,7 @@ from serving.units import GIB
 from tests.router.scheduler.played import SetClock
 
 SIZES = {"a": GIB, "b": GIB, "c": 2 * GIB, "p": GIB}
-"""Of the models' weights; the last one is not there from the beginning."""
+"""Bytes of the models' weights; the last one is absent at the start."""
 HERE = ("a", "b", "c")
 PULLED = "p"
 ENTRIES = {name: ModelEntry(name, Path(), size, 4096, 0) for name, size in SIZES.items()}
@@ -48,7 +48,7 @@ RULES_S = ((0.0, 0.0), (2.0, 20.0), (30.0, 5.0))
 KEEP_ALIVE_S = 25.0
 STALL_S = 30.0
 LOADS = (0, 1, 2, 3, 0.5, 5.0)
-"""What a load takes: turns of the loop, or seconds."""
+"""Durations of a load: iterations of the loop (int), or seconds (float)."""
 STOPS = (0, 1, 2, 3, 0.1, 2.0)
 HOPS = (0, 0, 1, 2, 3, 4)
 READY, LOADING, DRAINING = ModelState.READY, ModelState.LOADING, ModelState.DRAINING
@@ -162,11 +162,11 @@ class Order:
     generation: int | None = None
     min_idle_s: float = 0.0
     drains: bool = False
-    """Whether it waits for the requests in work."""
+    """True if it waits for the active requests."""
     by_itself: bool = False
-    """Whether it is the node's own, since the model is idle."""
+    """True if the node unloads by itself, since the model is idle."""
     is_alone: bool = False
-    """Whether no router had watched for so long that the node may."""
+    """True if no router had watched for so long that the node may unload by itself."""
 
 
 class Witness:
@@ -184,11 +184,11 @@ class Witness:
         self.swaps_s: list[float] = []
         """When models were sent away for others."""
         self.seen: Counter[str] = Counter()
-        """What has happened, by kind."""
+        """Counts of what has happened, by kind."""
         self.errors: list[BaseException] = []
 
     def on_end(self, task: asyncio.Task[None]) -> None:
-        """Of a task that fails only where something is wrong."""
+        """Records the error of a task that fails only where something is wrong."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors.append(error)
 
@@ -290,7 +290,7 @@ class PlayedStore(ScriptedStore):
 
 
 class PlayedPulls(Pulls):
-    """Of an agent whose downloads are played."""
+    """Pulls of an agent whose downloads are simulated."""
 
     def __init__(self, node: PlayedNode) -> None:
         super().__init__(node.store, node.on_change, node.supervisor.refresh, node.supervisor.awake)
@@ -326,7 +326,7 @@ class PlayedNode:
             max_swap_wait_s=max_swap_wait_s,
         )
         self.failing = chance.choice((0.0, 0.1, 0.4))
-        """How likely a load fails, and a piece of a pull."""
+        """Probability that a load fails, and a piece of a pull."""
         self.is_watched = True
         self.watched_s = 0.0
         """When a round saw last that a router watched."""

@@ -25,7 +25,7 @@ from tests.faults.played import HOPS, NODE_ID, Order, PlayedNode
 from tests.router.conftest import node_record
 
 WORDS = (*HOPS, 0.1, 10.0)
-"""What an order takes on its way."""
+"""Delays of an order on its way."""
 
 
 class PlayedRouter:
@@ -38,7 +38,7 @@ class PlayedRouter:
         self.statuses: deque[NodeStatus] = deque()
         self.requests: set[asyncio.Task[None]] = set()
         self.changes = 0
-        """Of what an admin wants of the node."""
+        """Number of changes to the state that an admin set for the node."""
         parts = Dependencies(
             registry=cast(Registry, self),
             fleet=self.fleet,

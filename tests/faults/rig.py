@@ -25,7 +25,7 @@ WAIT_S = 30.0
 PAUSE_S = 0.01
 """Between two looks at another process."""
 CALLERS: list[RawCaller] = []
-"""Of the test that runs; they leave when it ends."""
+"""The callers of the running test; they disconnect when it ends."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Fleet:
         httpx.delete(url, headers=each.headers, timeout=WAIT_S, verify=NO_TLS).raise_for_status()
 
     def metrics(self) -> str:
-        """What the router counts."""
+        """Returns the router's metrics."""
         url = self.front.url + "/metrics"
         answer = httpx.get(url, headers=admin(self.front), timeout=WAIT_S, verify=NO_TLS)
         answer.raise_for_status()
@@ -102,7 +102,7 @@ def chat(model: str, text: str = "hello", **fields: Any) -> dict[str, Any]:
 
 
 async def until(ready: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
-    """What `ready` returns, once that is true."""
+    """Returns the result of `ready` once that is true."""
     deadline_s = time.monotonic() + wait_s
     while not (found := ready()):
         assert time.monotonic() < deadline_s, "it did not come to that"
@@ -111,7 +111,7 @@ async def until(ready: Callable[[], Any], wait_s: float = WAIT_S) -> Any:
 
 
 async def until_async(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) -> Any:
-    """What `ask` returns, once that is true."""
+    """Returns the result of `ask` once that is true."""
     deadline_s = time.monotonic() + wait_s
     while not (found := await ask()):
         assert time.monotonic() < deadline_s, "it did not come to that"
@@ -120,7 +120,7 @@ async def until_async(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S)
 
 
 async def usage_reason(front: Router, request_id: str) -> str:
-    """How a request ended, as its usage row reports, once there is one."""
+    """Returns the reason of a request's end that its usage row reports, once there is one."""
     return str((await until(lambda: _usage(front, "request_id", request_id)))[0])
 
 
@@ -155,7 +155,7 @@ def real_fleet(home: Path, **scripts: dict[str, Any]) -> Iterator[Fleet]:
 
 
 async def add_real(router: RunningRouter, agent: RunningAgent, name: str) -> None:
-    """As `router add-node`, for a router and an agent in this process."""
+    """Adds a node as `router add-node` does, for a router and an agent in this process."""
     key = router.core.settings.admin_key_file.read_text().strip()
     caller = await router.post(
         {"url": f"http://127.0.0.1:{agent.port}", "name": name, "token": agent.token},

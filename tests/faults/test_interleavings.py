@@ -41,7 +41,7 @@ FIRST = int(os.environ.get("MLX_FLEET_SOAK_FROM") or 0)
 SHARD = 250
 """So that none takes long on a busy machine."""
 ROUNDS = 25
-"""Of one node: each is an interleaving of what happens at once."""
+"""Rounds of one node: each is an interleaving of events that occur at once."""
 AT_ONCE = 5
 HOLDS_S = (0.0, 0.0, 0.0, 0.1, 3.0, 20.0)
 HANGS_S = 1e6
@@ -91,7 +91,7 @@ class World:
         self.router.send(self.model, HANGS_S)
 
     async def unload(self) -> None:
-        """As an admin orders it."""
+        """Unloads the model as an admin orders it."""
         order = Order(self.model, drains=self.chance.random() < 0.3)
         with contextlib.suppress(NodeError):
             await self.node.unload(order)
@@ -123,7 +123,7 @@ class World:
         self.router.set_state(self.chance.choice((CORDONED, MAINTENANCE, *3 * (ACTIVE,))))
 
     async def drain(self) -> None:
-        """As `router maintenance --deadline --cut` does."""
+        """Drains the node as `router maintenance --deadline --cut` does."""
         router = self.router
         await router.drain(self.chance.choice((0.0, 1.0, 30.0)))
         await self.node.take((*HOPS, 0.1, 10.0))
@@ -219,7 +219,8 @@ class World:
         return not self.tasks and not any(busy)
 
     def check_wishes(self) -> None:
-        """What is pinned is there, if all of it can be, and what is idle has gone."""
+        """Checks that pinned models are loaded, if all of them fit, and that idle ones are
+        unloaded."""
         whole = [each for each in self.node.status().models if each.state is not ModelState.PULLING]
         pinned = [each for each in whole if self.node.is_pinned(each.name)]
         assert all(each.pinned for each in pinned)
@@ -273,7 +274,7 @@ WEIGHTS = [weight for _, weight in EVENTS]
 
 
 async def play(seed: int, clock: SetClock) -> Counter[str]:
-    """What has been seen."""
+    """Plays one node with this seed and returns the counts of what has happened."""
     clock.now_s = 0.0
     world = World(seed, clock)
     await world.node.start()

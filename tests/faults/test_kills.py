@@ -80,7 +80,7 @@ class Place:
 
     @property
     def weights(self) -> Path:
-        """Of the model that it pulls."""
+        """Returns the path of the weights of the model that it pulls."""
         return self.home / "node" / "models" / "org--p" / "model.safetensors"
 
     async def killed(self) -> None:
@@ -300,7 +300,7 @@ class Front:
         return row
 
     def uncordon(self) -> None:
-        """As `router uncordon`, without a process for it."""
+        """Uncordons the node as `router uncordon` does, without a process for it."""
         url = self.router.url + "/admin/nodes/state"
         order = {"node": "n", "state": ACTIVE}
         answer = httpx.post(
@@ -309,7 +309,7 @@ class Front:
         answer.raise_for_status()
 
     async def order(self, path: str, **fields: str) -> httpx.Response:
-        """What an admin commands the router to do."""
+        """Sends a command of an admin to the router."""
         async with httpx.AsyncClient(
             headers=admin(self.router), timeout=4 * WAIT_S, verify=NO_TLS
         ) as client:
@@ -330,7 +330,7 @@ def front(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fr
 
 @asynccontextmanager
 async def draining(front: Front, model: str = "m") -> AsyncIterator[asyncio.Task[None]]:
-    """What `router drain` does, while a stream goes on, once the node is cordoned."""
+    """Runs `router drain` while a stream goes on, and yields its task once the node is cordoned."""
     await loaded(front.place.agent, model)
     call = await front.fleet.post(model, stream=True, max_tokens=100_000)
     await call.caller.head()
@@ -393,14 +393,14 @@ class Peer:
         await request.write(whole[-withheld:])
 
     def ranges(self) -> list[str | None]:
-        """What was requested of the weights."""
+        """Returns the ranges of the weights that were requested."""
         requests = [each for each in self.node.requests if "safetensors" in each.target]
         return [each.header("range") for each in requests]
 
 
 @dataclass
 class AtOnce:
-    """What goes on at a node: it serves, loads, unloads, pulls and is drained."""
+    """A node with everything in progress: it serves, loads, unloads, pulls and is drained."""
 
     drain: asyncio.Task[None]
     orders: list[asyncio.Task[httpx.Response]]

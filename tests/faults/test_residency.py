@@ -28,11 +28,11 @@ CHAT_PATH = "/v1/chat/completions"
 
 @dataclass
 class Loads:
-    """What an agent reports of its models' loads."""
+    """The loads of its models that an agent reports."""
 
     begun: Counter[str] = field(default_factory=Counter)
     begun_s: list[float] = field(default_factory=list)
-    """As the agent reports it, since its events may be late."""
+    """Begins of the loads by the agent's report, since its events may be late."""
     ready: Counter[str] = field(default_factory=Counter)
     _states: dict[str, ModelState] = field(default_factory=dict)
 

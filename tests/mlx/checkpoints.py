@@ -93,6 +93,6 @@ def foreign(*names: str, values: int = 1000) -> dict[str, mx.array]:
 
 
 def logits(network: Any) -> mx.array:
-    """Of a prompt of eight tokens, in float32."""
+    """Returns the logits of a prompt of eight tokens, in float32."""
     found: mx.array = network(mx.arange(8)[None]).astype(mx.float32)
     return found

@@ -81,7 +81,7 @@ def bare_logits(model: LoadedModel, tokens: tuple[int, ...], output: list[int]) 
 
 @dataclass
 class Row:
-    """What an engine has reported about one request."""
+    """The reports of an engine about one request."""
 
     parts: list[Part] = field(default_factory=list)
     token_count: int = 0
@@ -201,7 +201,7 @@ class Driver:
             self.step()
 
     def bare(self, tokens: tuple[int, ...], count: int) -> list[int]:
-        """What mlx-lm's model generates greedily, without any of our code."""
+        """Returns the tokens that mlx-lm's model generates greedily, without any of our code."""
         return self.call(lambda: _greedy(self.engine._model, tokens, count))
 
     def assert_greedy(self, uid: str, tokens: tuple[int, ...], count: int | None = None) -> None:

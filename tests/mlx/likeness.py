@@ -22,14 +22,15 @@ from node.ipc.generate import SamplingParams
 VARIABLE = "MLX_FLEET_TEST_DEVICE"
 DEVICE = os.environ.get(VARIABLE, "cpu")
 NEAR = 0.02
-"""How far logits may differ, relative to their spread, and probabilities."""
+"""Largest difference of logits, relative to their spread, and of probabilities."""
 NEAR_QUANTISED = 1.0
-"""How far those of quantized KV may: a value at the edge of two steps falls to either."""
+"""Largest difference with quantized KV: a value at the edge of two steps falls to either."""
 NEAR_LOGPROB = 1e-3 if DEVICE == "cpu" else 0.02
-"""How far log probabilities may."""
+"""Largest difference of log probabilities."""
 PLAYED_ERROR = 1e-5
-"""Of each output of a layer of a played GPU, relative to it: tenfold that of another order of sums.
-Much more turns choices of experts, and of what an index selects, in models of random weights."""
+"""Relative error of each output of a layer of a simulated GPU: tenfold that of another order of
+sums. Much more changes choices of experts, and of what an index selects, in models of random
+weights."""
 
 Logits = NDArray[Any]
 
@@ -62,7 +63,7 @@ def _err_with_shapes(layer: Any) -> None:
 
 
 def is_exact() -> bool:
-    """Whether answers are to be the same token for token."""
+    """Returns True if answers must be the same token for token."""
     return DEVICE == "cpu"
 
 
@@ -85,12 +86,12 @@ def assert_alike(
 
 
 def pair_gap(logits: Logits, left: int, right: int) -> float:
-    """How far apart two tokens are, whatever others were allowed."""
+    """Returns the distance of two tokens' logits, whatever others were allowed."""
     return float(abs(logits[left] - logits[right]) / logits.std())
 
 
 def tie_gap(logits: Logits, left: int, right: int) -> float:
-    """How far the worse of two tokens is from the likeliest one."""
+    """Returns the distance of the worse of two tokens from the likeliest one."""
     return greedy_gap(np.stack([logits, logits]), [left, right])
 
 
@@ -110,15 +111,16 @@ def penalized(
 
 
 def greedy_gap(logits: Logits, tokens: Sequence[int]) -> float:
-    """How far the worst of the tokens is from the likeliest one; `logits` [n, V] are those that
-    each was picked from."""
+    """Returns the distance of the worst of the tokens from the likeliest one; `logits` [n, V] are
+    those that each was picked from."""
     chosen = logits[np.arange(len(tokens)), list(tokens)]
     gaps: Logits = (logits.max(axis=1) - chosen) / logits.std(axis=1)
     return float(gaps.max())
 
 
 def draw_gap(logits: Logits, left: int, right: int, temperature: float) -> float:
-    """How far a draw from these logits [V] must move to give one token in place of the other."""
+    """Returns the distance that a draw from these logits [V] must move to give one token in place
+    of the other."""
     weights = np.exp((logits - logits.max()) / temperature)
     summed = np.cumsum(weights / weights.sum())
     low, high = min(left, right), max(left, right)

@@ -27,7 +27,8 @@ pytestmark = pytest.mark.mlx
 WAIT_S = 60.0
 LIVE_BYTES = 4 << 20
 LEFT_BYTES = 1 << 20
-"""What the fixed shares of two engines leave for stored KV; less than one of them stores alone."""
+"""Bytes that the fixed shares of two engines leave for stored KV; less than one of them stores
+alone."""
 PROMPTS = [prompt(600, seed) for seed in range(6)]
 
 

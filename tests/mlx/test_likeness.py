@@ -1,4 +1,4 @@
-"""What the tests take for the same answer on a GPU, tried on any device."""
+"""Tests the criteria of `likeness` for the same answer on a GPU, on any device."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a node reports of its prefixes, and what a real engine then reuses."""
+"""Tests that a real engine reuses the prefixes that its node reports."""
 
 import asyncio
 from array import array
@@ -172,6 +172,6 @@ def test_what_is_reported_of_any_kind_of_cache_is_what_is_reused(kind: Path) -> 
 
 
 def _chain_of(length: int) -> Chain:
-    """Of so many positions, whose hashes are 1, 2, 3 …"""
+    """Returns a chain of so many positions, whose hashes are 1, 2, 3 …"""
     hashes = array("Q", range(1, length + 1))
     return Chain(hashes, array("I", range(1, length + 1)), array("I"), 0)

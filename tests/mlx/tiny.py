@@ -80,7 +80,7 @@ def make_tiny(folder: Path, markers: Sequence[str] = (), **config: Any) -> Path:
 
 
 def tiny_tokenizer(folder: Path) -> Tokenizer:
-    """Of a model that `make_tiny` wrote."""
+    """Returns the tokenizer of a model that `make_tiny` wrote."""
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 

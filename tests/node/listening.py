@@ -20,7 +20,7 @@ Conversation = list[dict[str, Any]]
 
 
 class Mirror:
-    """What a router makes of the events of one model; strict about their numbers."""
+    """A router's copy of one model's prefixes, made from events; strict about their numbers."""
 
     def __init__(self) -> None:
         self.epoch = 0

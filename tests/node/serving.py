@@ -39,7 +39,7 @@ class _Server(uvicorn.Server):
 
 
 class Events:
-    """What the agent's event stream brings."""
+    """The events of the agent's stream."""
 
     def __init__(self, lines: AsyncIterator[str]) -> None:
         self._lines = lines

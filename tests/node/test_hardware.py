@@ -1,4 +1,4 @@
-"""What the agent reads of the machine."""
+"""Tests the agent's reading of the machine."""
 
 import sys
 from collections.abc import Sequence
@@ -120,7 +120,7 @@ def write_group(folder: Path, files: dict[str, str]) -> None:
 
 
 def test_reads_the_limits_of_control_groups(tmp_path: Path) -> None:
-    """As recorded: version 2 with a limit around an unlimited group."""
+    """Reads recorded files: version 2 with a limit around an unlimited group."""
     own, mount = tmp_path / "own", tmp_path / "mount"
     own.write_text("0::/system.slice/agent.service\n")
     limited = {"memory.max": "4000\n", "memory.current": "1000\n", "memory.stat": V2_STAT}
@@ -136,7 +136,7 @@ def test_reads_the_limits_of_control_groups(tmp_path: Path) -> None:
 
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
-    """As recorded: version 1, whose path is that of the host."""
+    """Reads recorded files: version 1, whose path is that of the host."""
     own, mount = tmp_path / "own", tmp_path / "mount"
     own.write_text("12:cpu,cpuacct:/docker/0f3a\n5:memory:/docker/0f3a\n1:name=systemd:/x\n")
     files = {"memory.limit_in_bytes": "2147483648\n", "memory.usage_in_bytes": "1000\n"}

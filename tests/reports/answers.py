@@ -33,7 +33,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client understands of an answer."""
+    """The contents of an answer that a client understands."""
 
     content: str = ""
     reasoning: str = ""
@@ -42,7 +42,7 @@ class Answer:
     """In the dialect's word."""
     usage: Usage | None = None
     kinds: Sequence[str] = field(default=(), compare=False)
-    """Of content blocks or output items, in order."""
+    """Kinds of content blocks or output items, in order."""
 
     def without_ids(self) -> "Answer":
         """Ids of calls are each answer's own."""
@@ -291,7 +291,7 @@ def _response_stream(events: list[Any]) -> Answer:
 
 
 def _check_ids(events: list[Any]) -> None:
-    """Whether all events about an item name it by the same ids."""
+    """Checks that all events about an item name it by the same ids."""
     added = {
         event["output_index"]: event["item"]
         for event in events

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 ARGUMENTS = {"where": "a b", "depth": 3}
-"""Of a call of `find`, one of `tests.node.parsing.reading.TOOLS`."""
+"""Arguments of a call of `find`, one of `tests.node.parsing.reading.TOOLS`."""
 
 CALLS: Mapping[str, str] = {
     "apertus": '<|tools_prefix|>[{"find": {"where": "a b", "depth": 3}}]<|tools_suffix|>',

@@ -22,7 +22,7 @@ from tests.node.tokenizers import byte_level, made_folder
 ADDING = OPEN.replace("{{ m.content }}", "{{ '' + m.content }}")
 TEMPLATES = {"open": OPEN, "adding": ADDING, "strict": STRICT, "poor": POOR, "last": LAST_USER}
 WITH_TOOLS = ("open", "adding", "strict", "last")
-"""Those that spell tools, calls and results."""
+"""The templates that spell tools, calls and results."""
 
 WEATHER = {
     "type": "object",
@@ -73,7 +73,7 @@ def text_of(renderer: PromptRenderer, prompt: Prompt) -> str:
 
 
 def has_in_order(text: str, *words: str) -> bool:
-    """Whether the text has the words, each once and in this order."""
+    """Returns True if the text has the words, each once and in this order."""
     at = [text.find(word) for word in words]
     return at[0] >= 0 and at == sorted(at) and all(text.count(word) == 1 for word in words)
 
@@ -269,7 +269,7 @@ ANSWERS: tuple[tuple[str, dict[str, Any]], ...] = (
         {**of_role("assistant", "It is sunny."), "reasoning_content": "It is."},
     ),
 )
-"""What the model writes, and how the client gives it back."""
+"""Pairs of the text that the model writes and the message that the client returns."""
 
 
 def turns(volatile: Callable[[int], str]) -> list[Messages]:

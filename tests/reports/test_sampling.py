@@ -23,7 +23,7 @@ def engine(tiny: Path) -> Iterator[Driver]:
 
 
 def sampling(**fields: Any) -> SamplingParams:
-    """As a chat's body requests it."""
+    """Returns the sampling that a chat's body with these fields requests."""
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}
     return read_chat(json.dumps(body).encode()).request.sampling
 

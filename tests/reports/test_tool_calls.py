@@ -17,9 +17,10 @@ from tests.reports.samples import ARGUMENTS, CALLS
 
 FIND = ("find", ARGUMENTS)
 TAIL = "<|start|>assistant"
-"""What the prompts of formats with headers end with."""
+"""The end of the prompts of formats with headers."""
 MARKED = tuple(form for form in CALLS if form != "muse")
-"""Those whose calls may stand within an answer; of the other they are messages of their own."""
+"""The formats whose calls may stand within an answer; of the other they are messages of their
+own."""
 
 
 def tail_of(form: str) -> str:

@@ -84,7 +84,7 @@ def node_status(
 
 
 ACCEPTED = ("a", "b", "m", "large", "llama")
-"""What servers of kind openai may serve in most tests."""
+"""The models that servers of kind openai may serve in most tests."""
 
 
 def node_record(
@@ -133,7 +133,7 @@ def proven(finished: Finished, node_id: str = "n", origins: Origins = ORIGINS) -
 def alias(
     name: str, *models: str | AliasTarget, selector: str = "first", **fields: Any
 ) -> AliasRecord:
-    """Of models, or of `AliasTarget`s."""
+    """Returns the record of an alias of models, or of `AliasTarget`s."""
     targets = tuple(AliasTarget(each) if isinstance(each, str) else each for each in models)
     return AliasRecord(name, targets, 1.0, selector, **fields)
 
@@ -549,7 +549,7 @@ def agent_id(name: str) -> str:
 
 @pytest.fixture
 def add_agent(start_node: StartNode) -> AddNode:
-    """As `add_node`, but the nodes' ids may stand in the ids of answers."""
+    """Adds nodes like `add_node`, but their ids may stand in the ids of answers."""
 
     async def add(router: RunningRouter, name: str, script: Script) -> ScriptedNode:
         status = node_status(model_status("m"), node_id=agent_id(name))

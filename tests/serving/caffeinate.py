@@ -45,7 +45,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Caffeinate:
 
 
 def begun(pid: int | None = None) -> str:
-    """What it notes first, for this process unless another is named."""
+    """Returns the command's first note, for this process unless another is named."""
     return f"began -i -w {os.getpid() if pid is None else pid}"
 
 

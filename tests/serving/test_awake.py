@@ -1,4 +1,4 @@
-"""How a Mac is kept awake, with a command that records how it is called."""
+"""Tests that a Mac is kept awake, with a command that records how it is called."""
 
 import asyncio
 import subprocess

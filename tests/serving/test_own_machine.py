@@ -1,4 +1,4 @@
-"""What belongs to this machine is distinguished from what does not."""
+"""Tests that addresses of this machine are distinguished from others."""
 
 from pathlib import Path
 

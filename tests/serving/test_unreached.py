@@ -18,7 +18,7 @@ TWO = (
 
 
 def wrapped(error: OSError) -> Exception:
-    """As a client library raises it."""
+    """Wraps the error as a client library raises it."""
     outer = RuntimeError("Cannot connect to host studio.local:8801 ssl:default [None]")
     outer.__cause__ = error
     return outer

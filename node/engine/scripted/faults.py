@@ -32,7 +32,7 @@ class EngineHooks(NamedTuple):
 
     die: Callable[[], None] = die
     on_long_step: Callable[[float], None] = ignore_long_step
-    """As in `EngineFactory`."""
+    """The callback of `EngineFactory`."""
 
 
 DEFAULT_HOOKS = EngineHooks()

@@ -109,7 +109,7 @@ class Abilities:
     keep_reasoning: Mapping[str, bool] = field(default_factory=dict)
     """The entries of `KEEP_REASONING` that it reads."""
     efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By each variable that it reads: the values of `EFFORTS` that it accepts."""
+    """The values of `EFFORTS` that it accepts, by each variable that it reads."""
     off_efforts: Mapping[str, str] = field(default_factory=dict)
     """By variable: the value for no thinking or the least of it, if thinking has no variable of its
     own."""

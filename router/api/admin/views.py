@@ -94,7 +94,7 @@ class NodeRow(Row):
     state: str = "active"
     """State set by an admin: active, cordoned or maintenance."""
     max_rows: int | None
-    """As set by an admin."""
+    """Limit set by an admin; None if there is none."""
     prices: NodePrices | None = None
     breakers: tuple[BreakerRow, ...] = ()
     stalled: tuple[str, ...] = ()

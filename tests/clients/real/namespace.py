@@ -13,7 +13,7 @@ _SET_FLAGS = 0x8914
 """SIOCSIFFLAGS of Linux."""
 _UP, _RUNNING = 0x1, 0x40
 _WAYS = (["unshare", "-n"], ["unshare", "-rn"])
-"""As root, and as a user who may have namespaces of his own."""
+"""Commands that create a namespace: as root, and as a user who may have namespaces of his own."""
 
 
 def way() -> list[str] | None:
@@ -33,5 +33,5 @@ def raise_loopback() -> None:
 
 
 def is_cut_off() -> bool:
-    """Whether loopback is all the network that there is."""
+    """Returns True if loopback is the only network interface."""
     return [name for _, name in socket.if_nameindex()] == ["lo"]

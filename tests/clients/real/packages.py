@@ -18,13 +18,13 @@ _SCRIPTS = {
     "@anthropic-ai/claude-code": "install.cjs",
     "opencode-ai": "postinstall.mjs",
 }
-"""What puts a package's program in its place."""
+"""The scripts that install a package's program."""
 _LEAST_NODE = 20
 _INSTALL_TIMEOUT_S = 600.0
 
 
 class Missing(Exception):
-    """What the clients need is not here."""
+    """Raised if a package or program that the clients need is not installed."""
 
 
 def installed() -> Path:

@@ -46,11 +46,11 @@ class Session(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Scenario:
     outputs: Callable[[Client], list[str]]
-    """What the model writes, answer by answer."""
+    """Returns the texts that the model writes, one for each answer."""
     act: Callable[[Session], str]
     """Runs it; a line for people of what was seen. Raises `AssertionError`."""
     context_tokens: Mapping[str, int] = field(default_factory=dict)
-    """What the model has, by client, where the client is configured with more at first."""
+    """The model's context, by client, where the client is configured with more at first."""
     is_key_right: bool = True
     clients: Container[str] = ("claude", "codex", "opencode")
 

@@ -1,4 +1,4 @@
-"""What passes between a client and the router: a relay of bytes that notes requests and answers."""
+"""Relays bytes between a client and the router, and records requests and answers."""
 
 import re
 import socket
@@ -11,7 +11,7 @@ _REQUEST = re.compile(rb"(GET|POST|HEAD|DELETE) (/[^ ]*) HTTP/1\.1\r\n")
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 Note = Callable[[bytes, bytes], None]
 _KEPT_BYTES = 4096
-"""Of the bytes before, for a line that arrives in two pieces."""
+"""Bytes that are kept of those before, for a line that arrives in two pieces."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Wire:
     requests: list[tuple[float, str]] = field(default_factory=list)
     """Monotonic time, and method and path."""
     statuses: list[int] = field(default_factory=list)
-    """Of the answers, in their order."""
+    """Statuses of the answers, in their order."""
     sent: bytearray = field(default_factory=bytearray)
     """All that the client has sent."""
     _listener: socket.socket = field(init=False)

@@ -22,7 +22,8 @@ ANSWER_TOKENS = 8
 
 
 def singles(engine: Driver, tokens: tuple[int, ...], count: int, limit: int) -> list[list[int]]:
-    """What requests of one choice each generate with the seeds that the choices would have."""
+    """Returns the outputs of requests of one choice each, with the seeds that the choices would
+    have."""
     out = []
     for choice in range(count):
         sampling = msgspec.structs.replace(WARM, seed=40 + choice)

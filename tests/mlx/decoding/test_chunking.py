@@ -1,4 +1,4 @@
-"""What a chunk of prefill takes beside what it keeps, measured."""
+"""Measures the memory of a chunk of prefill beside the KV that it keeps."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an engine calls of MLX's allocator on a Mac, whose calls are recorded here."""
+"""Tests an engine's calls of MLX's allocator on a Mac; the calls are recorded here."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a model folder contains, and what is refused with a message."""
+"""Tests the facts that are read of a model folder, and the messages that refuse one."""
 
 import json
 import resource

@@ -227,7 +227,7 @@ def quantized(config: dict[str, Any]) -> Any:
 
 
 def entries(network: Any, rename: Rename) -> dict[str, Any]:
-    """Those of the layers with bits of their own."""
+    """Returns the entries of the layers with bits of their own."""
     return {
         rename(path): BITS[layer_of(path) or 0]
         for path, module in network.named_modules()

@@ -22,7 +22,8 @@ BATCH = mx.array(LOGITS[None].astype(np.float32))
 
 
 def likeliest(params: SamplingParams, count: int) -> tuple[int, DeviceLogprobs]:
-    """What one sequence draws, and could have drawn."""
+    """Returns the token that one sequence draws, and the log probabilities of those that it could
+    have drawn."""
     sampler = BatchSampler([RowSampling.of(params, count)], VOCAB_SIZE)
     tokens, ((places, found),) = sampler.sample(BATCH)
     assert places == [0]

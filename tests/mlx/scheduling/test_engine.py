@@ -1,4 +1,5 @@
-"""How a sequence begins and ends: validation, end tokens, limits, stop strings, cancels, faults."""
+"""Tests the begin and the end of a sequence: validation, end tokens, limits, stop strings, cancels,
+faults."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -70,7 +71,7 @@ def generating(folder: Path, text: str) -> Driver:
 
 
 def answered_alone(engine: Driver) -> list[int]:
-    """What the engine answers to the prompt with nothing beside it."""
+    """Returns the engine's output for the prompt with nothing beside it."""
     engine.alone(PROMPT)
     return engine.outputs.pop("alone")
 

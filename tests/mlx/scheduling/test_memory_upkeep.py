@@ -23,7 +23,7 @@ REQUESTS = 2_000
 """With these tolerances a request that leaves 15 bytes is found."""
 STORED_BYTES = 2 << 20
 SURPLUS_BYTES = 1 << 15
-"""What the next pass would evict."""
+"""Bytes that the next pass would evict."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What is kept of a prefill whose caller leaves in the middle of it."""
+"""Tests what is stored of a prefill whose caller disconnects in the middle of it."""
 
 from pathlib import Path
 

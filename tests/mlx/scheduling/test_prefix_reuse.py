@@ -1,5 +1,5 @@
-"""What is taken from the prefix cache generates the same as what is computed, for every kind of
-model and at every cut; and what counts as cached did not go through the model."""
+"""Tests that KV from the prefix cache generates the same as KV that is computed, for every kind of
+model and at every cut, and that tokens counted as cached did not go through the model."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -210,7 +210,7 @@ def test_a_dropped_answer_is_not_kept(tiny: Path) -> None:
 
 
 def known(engine: Counted, tokens: tuple[int, ...]) -> int:
-    """How much of the tokens the cache knows, usable or not."""
+    """Returns the number of the tokens that the cache knows, usable or not."""
     return engine.engine._reuse.cache._index.walk(np.array(tokens, np.int32)).shared
 
 

@@ -1,4 +1,4 @@
-"""What an engine reports of steps that take long."""
+"""Tests an engine's reports of steps that take long."""
 
 import logging
 from collections.abc import Callable

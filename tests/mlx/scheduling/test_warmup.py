@@ -1,4 +1,4 @@
-"""What an idle engine computes before the first request arrives."""
+"""Tests what an idle engine computes before the first request arrives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

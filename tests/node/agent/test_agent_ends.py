@@ -1,4 +1,4 @@
-"""How a request is accounted for whose engine ends."""
+"""Tests the record of a request whose engine ends."""
 
 from node.engine.scripted.script import Script
 from node.ipc.messages import Accepted

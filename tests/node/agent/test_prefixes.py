@@ -1,4 +1,4 @@
-"""What a router that listens knows of a node's prefixes: what the node has cached."""
+"""Tests that a router that follows a node's events knows the prefixes that the node has cached."""
 
 import asyncio
 import random

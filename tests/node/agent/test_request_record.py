@@ -1,4 +1,4 @@
-"""How a request ends by what its engine reported last."""
+"""Tests that a request's record ends by the last report of its engine."""
 
 import pytest
 

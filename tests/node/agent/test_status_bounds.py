@@ -1,4 +1,4 @@
-"""What an agent reports of its models stays within the bounds of the protocol."""
+"""Tests that an agent's report of its models stays within the bounds of the protocol."""
 
 from __future__ import annotations
 

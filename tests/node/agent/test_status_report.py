@@ -1,4 +1,4 @@
-"""What `/v1/node/status` reports, over a real socket."""
+"""Tests `/v1/node/status` over a real socket."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""What a node does by itself, with real engine processes that follow a script."""
+"""Tests the actions that a node takes by itself, with real engine processes that follow a
+script."""
 
 import asyncio
 import os

@@ -10,7 +10,7 @@ from node.cli import main
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended and what it printed."""
+    """The exit code of a command and what it printed."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it advises."""
+"""Tests the doctor's findings and its advice."""
 
 import json
 import socket

@@ -1,4 +1,5 @@
-"""What macOS reports of its firewall and the local network, by recorded answers."""
+"""Tests the reading of macOS's reports of its firewall and the local network, by recorded
+answers."""
 
 from __future__ import annotations
 

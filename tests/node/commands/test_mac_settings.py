@@ -1,4 +1,4 @@
-"""What macOS answers, as it was recorded or as its manuals have it."""
+"""Tests the reading of macOS's answers, as they were recorded or as its manuals have them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -110,6 +110,6 @@ class EngineProcess:
 
 
 def _ended_children_s() -> float:
-    """Of a processor, used by all children of this process that have ended."""
+    """Returns the processor seconds of all children of this process that have ended."""
     times = os.times()
     return times.children_user + times.children_system

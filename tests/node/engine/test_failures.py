@@ -1,4 +1,4 @@
-"""What errors mean for an engine. The texts are those that MLX raises."""
+"""Tests how an engine classifies errors. The texts are those that MLX raises."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How much stored KV is kept while memory is short, over series of levels."""
+"""Tests the limit of stored KV while memory is short, over series of levels."""
 
 from node.engine.stored_cap import STEP_S, StoredCap, StoredKv
 from node.ipc.messages import Pressure

@@ -119,7 +119,7 @@ class Engine:
         self.dead = False
         self.applies_at_once = False
         self.turns = 0
-        """Of the event loop, that an answer takes."""
+        """Iterations of the event loop that an answer takes."""
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
         self.requested.set()
@@ -154,7 +154,7 @@ class World:
         return {key: engine.lease.stored_kv_bytes for key, engine in self.engines.items()}
 
     async def load(self, key: str, weight_bytes: int) -> None:
-        """As the supervisor does it."""
+        """Loads an engine as the supervisor does it."""
         self.budget.admit(key, fixed(weight_bytes))
         await self.leases.make_room()
         self.engines[key] = Engine(self, fixed(weight_bytes))

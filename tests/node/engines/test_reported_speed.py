@@ -1,4 +1,4 @@
-"""What is reported to routers of an engine's speed."""
+"""Tests the report of an engine's speed to routers."""
 
 import math
 

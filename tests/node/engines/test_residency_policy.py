@@ -1,4 +1,4 @@
-"""What settings and routers set for a model's residency."""
+"""Tests the settings of a model's residency, by the agent's settings and by routers."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `auto` decides, and why."""
+"""Tests the decisions of `auto`, and their reasons."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -28,7 +28,7 @@ def new_slot() -> Slot:
 
 
 def ready_slot(load_s: float = 4.0, **stats: Any) -> Slot:
-    """Of 1 GiB, with a cache of 1,000 bytes a token, prefilled at 500 tokens/s."""
+    """Returns a slot of 1 GiB, with a cache of 1,000 bytes a token, prefilled at 500 tokens/s."""
     slot = new_slot()
     reported = SimpleNamespace(prefill_rates=(PrefillRate(0, 500.0),), **stats) if stats else None
     link, info = SimpleNamespace(stats=reported), SimpleNamespace(stored_bytes_per_token=1000)

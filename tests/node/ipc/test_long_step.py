@@ -1,4 +1,4 @@
-"""How long a step counts as progress."""
+"""Tests the time for which a step counts as progress."""
 
 from node.ipc.long_step import MARKS, PATIENCE, LongStepWatch
 

@@ -1,4 +1,4 @@
-"""What is sent to an agent that does not read."""
+"""Tests the messages that are sent to an agent that does not read."""
 
 import socket
 import threading

@@ -1,4 +1,5 @@
-"""What attention allocates while a prompt is prefilled, from configs as they are published."""
+"""Tests the estimate of attention's allocations while a prompt is prefilled, from configs as they
+are published."""
 
 from typing import Any
 

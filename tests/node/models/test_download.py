@@ -38,7 +38,7 @@ class PlayedSource:
 
 
 def arrive(folder: Path, source: PlayedSource, *files: ExpectedFile, at_once: int = 1) -> int:
-    """How many bytes were reported."""
+    """Downloads the files; returns the number of bytes that were reported."""
     reported: list[int] = []
     Downloads(folder, source, reported.append).run(files, at_once)
     return sum(reported)

@@ -1,4 +1,4 @@
-"""What a model's files are, with hashes that are kept."""
+"""Tests the manifest of a model's files, with hashes that are kept."""
 
 import hashlib
 import os

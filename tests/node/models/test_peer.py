@@ -27,7 +27,7 @@ FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty.txt": b"
 
 @dataclass
 class PlayedPeer:
-    """What a peer does, and what was requested of it."""
+    """A peer with the behaviour that a test sets, and the requests that it received."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))

@@ -146,7 +146,7 @@ def test_checks_the_disk_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 class Response:
-    """As much of a response as the hub's errors keep."""
+    """A response with the attributes that the hub's errors keep."""
 
     def __init__(self, status_code: int) -> None:
         self.status_code = status_code
@@ -155,7 +155,7 @@ class Response:
 
 
 def caused_by(cause: Exception) -> Exception:
-    """As an HTTP library wraps an error of a socket."""
+    """Wraps an error of a socket as an HTTP library does."""
     error = RuntimeError()
     error.__cause__ = cause
     return error

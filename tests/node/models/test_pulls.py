@@ -146,7 +146,7 @@ async def test_a_cancelled_pull_leaves_nothing(tmp_path: Path) -> None:
 
 
 class Stuck(Pulls):
-    """Whose next pulls end at these bytes."""
+    """Pulls of which the next ones end at these bytes."""
 
     ends: list[int]
     is_final = False

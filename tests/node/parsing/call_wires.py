@@ -247,7 +247,7 @@ BRACED = [
         ),
     ),
 ]
-"""Of the same kind, in braces, where all values are strings."""
+"""Formats of the same kind, in braces, where all values are strings."""
 ALL_PYTHON = [(name, wire) for name, wires in PYTHON_WIRES.items() for wire in wires]
 """(format, spelling) of all whose arguments are Python's."""
 

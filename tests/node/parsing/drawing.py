@@ -39,7 +39,7 @@ class Drawer:
         return Lark({text: number for text, number in self.tokens.items() if text != END})
 
     def error(self, grammar: str) -> str:
-        """Why the library does not take the grammar; empty where it does."""
+        """Returns the library's reason to reject the grammar; empty where it accepts it."""
         return str(
             LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar), self._tokenizer)
         )
@@ -73,7 +73,7 @@ class Drawer:
         return pieces
 
     def takes(self, grammar: str, pieces: Sequence[Piece]) -> bool:
-        """Whether an output of these pieces is one of the grammar, at its end."""
+        """Returns True if an output of these pieces is one of the grammar, at its end."""
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
         for piece, is_marker in pieces:

@@ -26,11 +26,11 @@ TOOLS: Tools = {
     },
     "ping": {"type": "object", "properties": {}},
 }
-"""What may be called where a test does not set otherwise."""
+"""The tools that may be called where a test does not set otherwise."""
 
 
 class Parsed(NamedTuple):
-    """What an output was parsed to, without the white space around it."""
+    """A parsed output, without the white space around it."""
 
     content: str = ""
     reasoning: str = ""
@@ -45,7 +45,7 @@ def read(
     tools: Tools = TOOLS,
     tail: str = "",
 ) -> Parsed:
-    """What the text is parsed to, whole and cut in two anywhere."""
+    """Parses the text, whole and cut in two anywhere, to one result."""
     form = output_format(reasoning=reasoning, tool_calls=tool_calls, tools=tools, tail=tail)
     whole = parsed(form, [text])
     for at in range(1, len(text)):
@@ -67,7 +67,7 @@ def output_format(
 
 
 def parsed(form: OutputFormat, pieces: Iterable[str]) -> Parsed:
-    """What an output is parsed to that arrives in these pieces."""
+    """Parses an output that arrives in these pieces."""
     collected = collect(form, pieces)
     return Parsed(
         collected.text(PartKind.CONTENT).strip(),

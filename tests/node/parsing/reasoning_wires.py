@@ -1,4 +1,4 @@
-"""How each format of reasoning continues: where it begins, and behind its end."""
+"""The continuations of each format of reasoning: where it begins, and behind its end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ WITHOUT = ("none", "functionary_v32")
 
 @dataclass(frozen=True)
 class Wire:
-    """How a format continues where its reasoning begins, and behind it."""
+    """The continuations of a format where its reasoning begins, and behind it."""
 
     opened: tuple[str, ...]
     """Ends of prompts that have begun the reasoning."""
@@ -27,7 +27,7 @@ class Wire:
 
 
 def marked(opener: str, *more: str) -> Wire:
-    """Of a format of reasoning that has its markers apart."""
+    """Returns the wire of a format of reasoning that has its markers apart."""
     return Wire(
         (CHATML + opener, f"{CHATML}{opener}\n"),
         tuple((CHATML, f"{each}\n") for each in (opener, *more)),

@@ -204,7 +204,7 @@ def spelled(lark: Lark, form: str, tools: Tools, *, parallel: bool = False) -> s
 
 
 def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool:
-    """Whether a model may write so."""
+    """Returns True if a model may write the text."""
     drawer = Drawer()
     grammar = spelled(drawer.lark(), form, tools, parallel=parallel)
     return drawer.takes(grammar, drawer.cut(text))

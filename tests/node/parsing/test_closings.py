@@ -1,4 +1,4 @@
-"""What ends reasoning by force ends it in every format, wherever it was cut."""
+"""Tests that the forced end of reasoning ends it in every format, wherever it was cut."""
 
 import json
 import re

@@ -90,7 +90,7 @@ ALL_CHANNELS = [(name, text) for name, texts in CHANNELS.items() for text in tex
 
 
 def read_in_tokens(name: str, block: str, tools: Tools, before: str, behind: str) -> Parsed:
-    """What an output is parsed to whose block has all its markers as tokens."""
+    """Parses an output whose block has all its markers as tokens."""
     grammar = layout_for("none", name)
     markers = sorted((*grammar.openers, *grammar.orphans), key=len, reverse=True)
     machine = OutputParser(output_format(tool_calls=name, tools=tools))

@@ -26,7 +26,8 @@ TOOLS = (
     ToolSchema("computer"),
 )
 EXAMPLES = 200 // len(tool_call_names())
-"""Of each tool-call format, so that all together take the same time however many there are."""
+"""Examples of each tool-call format, so that all together take the same time however many there
+are."""
 STOP = "\N{SECTION SIGN}halt"
 LONGEST_MARKER = 200
 
@@ -104,7 +105,7 @@ PLAIN = (
     ".",
     "?",
 )
-"""Of which no markup is made."""
+"""Pieces that form no markup."""
 SHARP = (*"{}[]<>|:=\"'\\/()`", '{"a": 1}', '"name"', '{"name": "find", "arguments": {}}', "find")
 SHARPER = ("find(a='v')", "<function=find>", "<parameter=a>", "</", "```json\n", STOP, "\x00", ",")
 
@@ -114,7 +115,7 @@ Cut = list[str]
 def read(
     form: OutputFormat | None, pieces: Iterable[str], stops: tuple[str, ...] = ()
 ) -> tuple[list[Segment], OutputParser]:
-    """What the machine finds, and the machine."""
+    """Returns the segments that the parser finds, and the parser."""
     machine = OutputParser(form, stops)
     collected = Collected()
     for piece in pieces:
@@ -146,8 +147,8 @@ def halves(markers: Sequence[str]) -> Iterator[str]:
 
 
 def within(inner: str, outer: str) -> bool:
-    """Whether the characters of `inner` are in `outer`, in order, but for white space: what parts
-    two pieces is returned with the second, and there may be reasoning between them."""
+    """Returns True if the characters of `inner` are in `outer`, in order, but for white space: what
+    parts two pieces is returned with the second, and there may be reasoning between them."""
     rest = iter(outer)
     return all(character in rest for character in "".join(inner.split()))
 
@@ -169,7 +170,7 @@ def forms(draw: st.DrawFn, tool_calls: str) -> OutputFormat:
 
 
 def fragments(form: OutputFormat) -> list[str]:
-    """Of which outputs in the format are made."""
+    """Returns the pieces that outputs in the format are made of."""
     markers = markers_of(form.reasoning, form.tool_calls)
     blocks = [BLOCKS[each] for each in (form.tool_calls, "hermes") if each in BLOCKS]
     cut = [block[: len(block) * 2 // 3] for block in blocks]
@@ -316,12 +317,12 @@ def test_content_ends_before_a_stop_string(data: st.DataObject) -> None:
 
 
 def openings(tool_calls: str) -> list[str]:
-    """What a block may begin with that never ends."""
+    """Returns begins of blocks that never end."""
     return [*layout_for("none", tool_calls).openers[:2], BLOCKS.get(tool_calls, "")[:-1]]
 
 
 def longest(opening: str) -> int:
-    """Of a block that begins so."""
+    """Returns the greatest length of a block that begins so."""
     return LONGEST_CALL if "find" in opening or "click(" in opening else LONGEST_BLOCK
 
 

@@ -15,7 +15,7 @@ from node.parsing.registry import layout_for, reasoning_names, tool_call_names
 from tests.node.parsing.test_fuzz import TOOLS, cuts, fragments, joined, read
 
 EXAMPLES = 400 // len(tool_call_names())
-"""Of each tool-call format."""
+"""Examples of each tool-call format."""
 MARKED_REASONING = [
     each for each in reasoning_names() if isinstance(layout_for(each, "none"), MarkedLayout)
 ]
@@ -52,7 +52,7 @@ def returned_words(segments: Sequence[Segment]) -> list[str]:
 
 
 def ends_in_reasoning(segments: Sequence[Segment]) -> bool:
-    """Whether the last words were reasoning."""
+    """Returns True if the last words were reasoning."""
     kinds = [each.kind for each in segments if each.kind is not PartKind.TOOL_START]
     return kinds[-1:] == [PartKind.REASONING]
 

@@ -26,7 +26,7 @@ def call(name: str = "f", **arguments: Any) -> str:
 
 
 def parts_of(machine: OutputParser, pieces: Iterable[str]) -> list[Part]:
-    """What is returned piece by piece; parts of a kind as one."""
+    """Returns the parts that result piece by piece; neighbours of a kind as one."""
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))
@@ -37,7 +37,7 @@ def parts_of(machine: OutputParser, pieces: Iterable[str]) -> list[Part]:
 
 
 def read(output: OutputFormat | None, text: str, stops: tuple[str, ...] = ()) -> list[Part]:
-    """What a machine makes of the text, which is the same however it is cut."""
+    """Parses the text, with the same result however it is cut."""
     machine = OutputParser(output, stops)
     whole = parts_of(machine, [text])
     for pieces in cuts(text):

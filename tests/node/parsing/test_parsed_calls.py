@@ -1,4 +1,4 @@
-"""What is a call, whatever format it is written in."""
+"""Tests what counts as a call, whatever format it is written in."""
 
 import pytest
 

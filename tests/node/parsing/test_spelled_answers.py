@@ -1,4 +1,4 @@
-"""How whole answers are constrained: what stands around reasoning, content and calls."""
+"""Tests the constraints of whole answers: the text around reasoning, content and calls."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ ASSISTANT = "<|im_start|>assistant\n"
 
 
 def begun(name: str) -> OutputFormat:
-    """Of an output behind a prompt that has begun the reasoning."""
+    """Returns the format of an output behind a prompt that has begun the reasoning."""
     return OutputFormat(name, prompt_tail=ASSISTANT + layout_for(name, "none").opener + "\n")
 
 

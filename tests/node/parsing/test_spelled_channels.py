@@ -48,7 +48,7 @@ NOTE = ToolSchema(
 )
 TOOLS = (FIND, PING, NOTE)
 SEEDS = range(5)
-"""Of each format behind each of some prompts."""
+"""Seeds of each format behind each of some prompts."""
 
 HARMONY = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>")
 COMMAND = (
@@ -153,7 +153,7 @@ def cases(without: Sequence[str] = ()) -> pytest.MarkDecorator:
 
 
 def parts_of(name: str, tail: str | None, drawer: Drawer, pieces: Sequence[Piece]) -> list[Part]:
-    """What is read of an answer behind a prompt, or behind reasoning."""
+    """Returns the parts of an answer behind a prompt, or behind reasoning."""
     form = FORMATS[name][0]
     end = ENDED[form] if tail is None else tail
     begin = "Thought: Hm" if form == "ui_tars" else "Hm"
@@ -217,7 +217,7 @@ def test_calls_are_read_as_calls_of_declared_tools(
 
 
 def check_calls(parts: Sequence[Part]) -> int:
-    """How many calls there are, all of them right."""
+    """Checks the calls and returns their number."""
     names = {part.index: part.name for part in parts if part.kind is PartKind.TOOL_START}
     schemas = {tool.name: tool.parameters for tool in TOOLS}
     for index, name in names.items():

@@ -16,7 +16,7 @@ MARKERS: dict[str, tuple[str, ...]] = {
     "olmo3": (),
     "pythonic": ("<|python_start|>", "<|python_end|>"),
 }
-"""What the families' vocabularies have as tokens, by format."""
+"""The markers that the families' vocabularies have as tokens, by format."""
 FIND = {
     "find": {
         "properties": {
@@ -86,7 +86,7 @@ def test_several_calls_only_where_they_may_be(form: str, text: str, *, parallel:
 
 
 def python(value: str, **schema: Any) -> bool:
-    """Whether the value may be written for the schema."""
+    """Returns True if the value may be written for the schema."""
     tools = {"f": {"properties": {"a": {"$defs": {}, **schema}}}}
     return takes("pythonic", tools, f"[f(a={value})]")
 

@@ -19,7 +19,7 @@ PLACE = SchemaPlace({}, "tools.f")
 
 
 def glm(text: str, schema: Any, **parameters: Any) -> bool:
-    """Whether the text may be the value of an argument with the schema."""
+    """Returns True if the text may be the value of an argument with the schema."""
     tools = {"f": {"properties": {"a": schema}, **parameters}}
     call = f"<tool_call>f<arg_key>a</arg_key><arg_value>{text}</arg_value></tool_call>"
     return takes("glm", tools, call)

@@ -33,7 +33,7 @@ MARKERS: dict[str, tuple[str, ...]] = {
     "seed_oss": ("<seed:tool_call>", "</seed:tool_call>"),
     "step3": ("<｜tool_calls_begin｜>", "<｜tool_call_begin｜>", "<｜tool_sep｜>"),
 }
-"""What the families' vocabularies have as tokens, by format."""
+"""The markers that the families' vocabularies have as tokens, by format."""
 FIND = {
     "find": {
         "properties": {

@@ -77,14 +77,14 @@ TEXT_ARGUMENTS: list[dict[str, str]] = [
 
 
 class Streamed(NamedTuple):
-    """What resulted from an output."""
+    """The results of a streamed output."""
 
     content: str
     calls: list[tuple[str, str]]
     """(name, the JSON text of the arguments, maybe the begin of it)."""
     error: str | None
     pieces: int
-    """Of all arguments."""
+    """Number of pieces of all arguments."""
 
 
 def streaming(name: str, tools: Tools = TOOLS, **changes: Any) -> OutputFormat:

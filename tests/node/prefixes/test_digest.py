@@ -1,4 +1,4 @@
-"""What the digest reports, against the cache's own tree after any order of events."""
+"""Tests the digest's reports against the cache's own tree, after any order of events."""
 
 import random
 from array import array
@@ -73,7 +73,7 @@ class World:
         """Files."""
         self.prefixes: dict[int, Prefix] = {}
         self.bound: set[Prefix] = set()
-        """Those that a stored prompt went through, and that the cache has kept since."""
+        """The prefixes that a stored prompt went through, and that the cache has kept since."""
         self.start()
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What an agent keeps of a disk cache, from one engine of a model to the next."""
+"""Tests what an agent keeps of a disk cache, from one engine of a model to the next."""
 
 import asyncio
 from array import array

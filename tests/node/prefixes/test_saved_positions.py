@@ -1,4 +1,5 @@
-"""What is kept beside a disk cache, and what of it counts after a restart."""
+"""Tests the positions that are kept beside a disk cache, and which of them count after a
+restart."""
 
 import datetime
 import logging

@@ -54,7 +54,7 @@ TOOLS = [
 
 @dataclass(frozen=True)
 class Spelling:
-    """What a body may express in several ways that mean the same."""
+    """The choices of a body between several spellings that mean the same."""
 
     ids: str = "call"
     parts: bool = False

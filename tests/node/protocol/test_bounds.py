@@ -33,7 +33,7 @@ FINISHED = Finished(
     *(1, "r", "o", "m", 0, 0, 0, 0), *(0.0, None, 0.0, 0.0), FinishReason.STOP, finished_unix_s=0.0
 )
 BY_HAND = {"Stored.hash", "Stored.front"}
-"""Of 64 bits, which no `Meta` can express."""
+"""Fields of 64 bits, which no `Meta` can express."""
 
 
 def unbounded(kind: inspect.Type, where: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What an HTTP status means to clients."""
+"""Tests the meanings of HTTP statuses to clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many values a body has is known before anything is made of them."""
+"""Tests that the number of a body's values is known before anything is made of them."""
 
 import json
 import tracemalloc

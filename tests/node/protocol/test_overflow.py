@@ -7,7 +7,7 @@ import pytest
 from node.protocol.overflow import LONGEST_TOKEN_BYTES, Overflow
 
 CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
-"""What it reads the two numbers with."""
+"""The pattern by which Claude Code reads the two numbers."""
 
 
 @pytest.mark.parametrize(("prompt", "most"), [(64, 63), (64, 8), (200_001, 200_000)])

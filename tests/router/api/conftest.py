@@ -67,7 +67,7 @@ def a_status(node_id: str, *models: ModelStatus, free: int = 8 * GIB) -> NodeSta
 
 @dataclass
 class PlayedNode:
-    """What answers at one address: a status, or a failure."""
+    """The responses of one address: a status, or a failure."""
 
     status: NodeStatus
     token: str = ""

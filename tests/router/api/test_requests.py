@@ -1,4 +1,4 @@
-"""What runs for a caller, and an end to it: `/v1/requests`."""
+"""Tests the list of a caller's active requests, and their cancellation: `/v1/requests`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ async def call(
 
 
 def request_counts(*nodes: ScriptedNode) -> list[int]:
-    """How many requests of callers reached each node."""
+    """Returns the number of callers' requests that reached each node."""
     return [sum(each.target.startswith("/v1/") for each in node.requests) for node in nodes]
 
 

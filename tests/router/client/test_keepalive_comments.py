@@ -50,7 +50,7 @@ class Wire:
         self.due.clear()
 
     def go(self, seconds: float) -> int:
-        """How many pieces have been sent meanwhile."""
+        """Advances the clock; returns the number of pieces that were sent meanwhile."""
         before, until_s = len(self.sent), self.clock() + seconds
         while self.due and self.due[0][0] <= until_s:
             self.clock.now_s, call = self.due.pop(0)

@@ -1,4 +1,4 @@
-"""What commands talk to: a real router, or a played one."""
+"""Routers that commands connect to: a real one, or a fake one."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the verbs of the disk print, and how they follow a pull."""
+"""Tests the output of the verbs of the disk, and how they follow a pull."""
 
 import json
 from collections.abc import Callable

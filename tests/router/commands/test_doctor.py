@@ -45,7 +45,7 @@ UNREACHED = check("mini", level="fail", finding=Cause.NO_ROUTE, message="There i
 
 @pytest.fixture
 def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is called from here, all of it with success."""
+    """Lists the URLs that are connected to, all of them with success."""
     called: list[str] = []
 
     def reach(url: str) -> bool:

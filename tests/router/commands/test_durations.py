@@ -1,4 +1,4 @@
-"""How people write lengths of time."""
+"""Tests the reading of durations as people write them."""
 
 import pytest
 

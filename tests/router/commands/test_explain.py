@@ -1,4 +1,4 @@
-"""What `router explain` reads, sends and prints."""
+"""Tests what `router explain` reads, sends and prints."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the listings print."""
+"""Tests the output of the listings."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What `router up` starts, prints and registers; its whole run is in tests/acceptance."""
+"""Tests what `router up` starts, prints and registers; its whole run is in tests/acceptance."""
 
 import json
 import shlex

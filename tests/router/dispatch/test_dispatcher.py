@@ -77,7 +77,7 @@ class World:
 
 
 def first_contents(world: World) -> float | None:
-    """How many the metrics have counted; None before the first."""
+    """Returns the number of first contents that the metrics have counted; None before the first."""
     start = 'mlx_fleet_ttft_seconds_count{model="m",node="id-a"} '
     lines = world.metrics.text().decode().splitlines()
     return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), None)

@@ -53,7 +53,7 @@ def refuse(status: str, answer: bytes = FULL, **headers: str) -> Script:
 
 
 def request_counts(*nodes: ScriptedNode) -> list[int]:
-    """How many inference requests reached each node."""
+    """Returns the number of inference requests that reached each node."""
     return [sum(each.target == CHAT for each in node.requests) for node in nodes]
 
 

@@ -1,4 +1,4 @@
-"""What the router itself returns to a caller, in the caller's dialect, on real sockets."""
+"""Tests the responses of the router itself, in the caller's dialect, on real sockets."""
 
 from __future__ import annotations
 

@@ -213,7 +213,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stop(node: ScriptedNode) -> None:
-    """As SIGSTOP does to an agent: connections are accepted, and nothing is sent on them."""
+    """Stops the node as SIGSTOP does to an agent: connections are accepted, and nothing is sent on
+    them."""
     node.first_events = ()
     node.requests[0].drop()
 

@@ -1,4 +1,5 @@
-"""What the relay raises, so that another model can take the request, and what it passes on."""
+"""Tests the errors that the relay raises, so that another model can take the request, and those
+that it passes on."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ async def listed(router: RunningRouter) -> list[dict[str, Any]]:
 
 
 def waiting(router: RunningRouter) -> int:
-    """How many requests wait for a node."""
+    """Returns the number of requests that wait for a node."""
     lines = router.core.metrics.text().decode().splitlines()
     counts = [line for line in lines if line.startswith("mlx_fleet_queue_length{")]
     return sum(int(float(line.rpartition(" ")[2])) for line in counts)

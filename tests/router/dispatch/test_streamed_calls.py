@@ -32,7 +32,7 @@ async def through(router: RunningRouter, dialect: str, **fields: Any) -> tuple[i
 
 
 async def accounts(router: RunningRouter, count: int) -> list[UsageRecord]:
-    """Those of so many requests, as they are kept, the oldest first."""
+    """Returns the usage of so many requests, as it is kept, the oldest first."""
 
     async def kept() -> list[UsageRecord]:
         async with router.core.registry.read() as session:

@@ -1,4 +1,4 @@
-"""What is found out about nodes that do not answer as they should."""
+"""Tests the diagnosis of nodes that do not respond as they should."""
 
 from __future__ import annotations
 

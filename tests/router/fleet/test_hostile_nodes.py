@@ -78,7 +78,7 @@ EVENTS: list[Event] = [
 
 
 def spelled(value: Any) -> Any:
-    """As JSON has it, with those fields too that an agent leaves out."""
+    """Returns the value as JSON has it, with those fields too that an agent leaves out."""
     if isinstance(value, msgspec.Struct):
         tag = value.__struct_config__.tag
         fields = {name: spelled(getattr(value, name)) for name in value.__struct_fields__}
@@ -106,7 +106,7 @@ ANYTHING = st.recursive(
 
 
 def paths(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of each field within the value, and of each that contains others."""
+    """Yields the path of each field within the value, and of each that contains others."""
     if at:
         yield at
     if isinstance(value, dict):
@@ -172,7 +172,7 @@ class World:
         router.core.fleet.listen(self.decide)
 
     def decide(self) -> None:
-        """What a request would cost on each node, after each event of one."""
+        """Computes a request's cost on each node, as is done after each event of one."""
         core = self.router.core
         chain = Chain(CHAIN.hashes, CHAIN.sizes, CHAIN.items, 0)
         decision = core.dispatcher.traffic.explain(ticket(chain=chain))
@@ -230,7 +230,7 @@ class World:
 
 
 def given(router: RunningRouter, request_id: str, node_id: str) -> Stamp:
-    """What the node was sent with a request of that id."""
+    """Returns the stamp that the node was sent with a request of that id."""
     request = ticket(request_id, caller=router.caller())
     return router.core.ledger.origins.stamp(request, lease(request_id, node_id))
 

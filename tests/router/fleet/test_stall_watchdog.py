@@ -157,7 +157,7 @@ class World:
         self.fleet.add(node_record("http://x", "n", node_id="n"))
         self.hear()
         self.left: list[Lease] = []
-        """Of requests that have left the node."""
+        """Leases of requests that have left the node."""
         self.stalls = StallWatchdog(
             self.fleet, StallLimits(0.2, 0.2, 0.2), self.left.append, self.clock
         )

@@ -1,4 +1,4 @@
-"""What is known of actions that were tried."""
+"""Tests the record of actions that were attempted."""
 
 from __future__ import annotations
 

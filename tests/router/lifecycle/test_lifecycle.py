@@ -1,4 +1,4 @@
-"""What becomes of policies and schedules, on a node that plays along, over real sockets."""
+"""Tests the effects of policies and schedules, on a node that follows orders, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of schedules is written to the registry, and when it is written again."""
+"""Tests which facts of schedules are written to the registry, and when they are written again."""
 
 from __future__ import annotations
 

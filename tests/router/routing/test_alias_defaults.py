@@ -1,4 +1,4 @@
-"""What an alias's target adds to requests."""
+"""Tests the defaults that an alias's target adds to requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 
 def added(body: dict[str, Any], defaults: dict[str, Any], path: str = CHAT) -> dict[str, Any]:
-    """What a body has more, or otherwise, with the defaults."""
+    """Returns the fields that a body has more, or otherwise, with the defaults."""
     fields = with_defaults(read_fields(json.dumps(body).encode()), defaults, path)
     made = json.loads(with_model(fields, "m"))
     made.pop("model")

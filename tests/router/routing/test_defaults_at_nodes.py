@@ -64,7 +64,7 @@ SENT: dict[str, tuple[Any, ...]] = {
     "thinking_budget": (60,),
     "chat_template_kwargs": ({"enable_thinking": True}, {"style": "long"}, {}, None),
 }
-"""What callers send for the same things, each on some paths."""
+"""Values that callers send for the same things, each on some paths."""
 
 
 def some_of(choices: dict[str, tuple[Any, ...]]) -> st.SearchStrategy[dict[str, Any]]:

@@ -17,7 +17,7 @@ PRICES = {"input": 3.0, "output": 15.0}
 
 
 def names_with(*models: str) -> Names:
-    """Of a fleet whose node has these models."""
+    """Returns the names of a fleet whose node has these models."""
     fleet = Fleet()
     fleet.add(node_record("http://a"))
     fleet.on_status("id-a", node_status(*map(model_status, models)))

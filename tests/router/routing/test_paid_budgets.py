@@ -1,4 +1,4 @@
-"""What requests to paid servers cost, and whose budget is charged."""
+"""Tests the costs of requests to paid servers, and whose budget is charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a request's session, class and deadline."""
+"""Tests the reading of a request's session, class and deadline."""
 
 from __future__ import annotations
 

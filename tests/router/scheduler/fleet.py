@@ -1,4 +1,4 @@
-"""What tests of the scheduler are made of: nodes, tickets with chains, and prefixes by hand."""
+"""The material of the scheduler's tests: nodes, tickets with chains, and prefixes by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOKEN_S = 0.003
 
 
 class Prefixes:
-    """What nodes have cached. Implements `router.types.Prefixes`."""
+    """The prefixes that nodes have cached. Implements `router.types.Prefixes`."""
 
     def __init__(self) -> None:
         self.cached: dict[tuple[str, int], Coverage] = {}

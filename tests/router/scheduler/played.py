@@ -60,7 +60,7 @@ SETTINGS = Settings(
 )
 Fate = asyncio.Future[Failure | None]
 Depths = dict[int, int]
-"""How many positions of each chain are cached."""
+"""The number of cached positions of each chain."""
 
 
 @cache
@@ -75,7 +75,7 @@ class SetClock(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.now_s = 0.0
         self.faults: list[dict[str, Any]] = []
-        """Of what nobody waits for."""
+        """Errors of tasks that nobody waits for."""
         super().__init__(_Selector(self))
         self.set_exception_handler(lambda _loop, fault: self.faults.append(fault))
 
@@ -150,7 +150,7 @@ class StreamedEvent:
     event: Event
     depths: Depths | None = None
     is_late: bool = False
-    """Of an engine that has ended."""
+    """True if it is of an engine that has ended."""
 
 
 class PlayedServer:
@@ -175,7 +175,7 @@ class PlayedAgent(CacheWatch):
         self.events: deque[StreamedEvent] = deque()
         self.is_alive = self.is_followed = False
         self.is_lossy = False
-        """Whether something of the stream was lost."""
+        """True if something of the stream was lost."""
         self.caches: dict[str, _Cached] = {}
         self._instance = self._epoch = 0
         self._fates: set[Fate] = set()
@@ -207,7 +207,7 @@ class PlayedAgent(CacheWatch):
             await resident.ready()
 
     async def die(self) -> None:
-        """As from kill -9."""
+        """Ends the agent as kill -9 does."""
         self.is_alive = self.is_followed = False
         self.events.clear()
         for fate in tuple(self._fates):
@@ -221,7 +221,7 @@ class PlayedAgent(CacheWatch):
     # --- serving ---
 
     async def serve(self, lease: Lease, fate: Fate, begun: Callable[[], None]) -> Failure | None:
-        """How its fate wants it to end. Raises `NodeError`."""
+        """Serves the lease until its fate is set, and returns that. Raises `NodeError`."""
         entry = self.entries[lease.model]
         self._fates.add(fate)
         try:

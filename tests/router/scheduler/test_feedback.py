@@ -1,4 +1,4 @@
-"""What ended leases teach."""
+"""Tests the feedback of ended leases."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ LONG_S = 2.0
 AGAIN_S = 1.1
 """After so long everybody who waits is placed again."""
 TURNS = 4
-"""Of the loop, until what an event sets off at once has happened."""
+"""Iterations of the loop until the immediate effects of an event have happened."""
 PATIENCE = 400
 """Seconds of a schedule's end."""
 
@@ -116,9 +116,10 @@ class World:
         self.agents = [PlayedAgent(name, self.chance) for name in AGENTS[: 1 + seed % 3]]
         self.server = PlayedServer(SERVER)
         self.reported: dict[tuple[str, str], Depths] = {}
-        """What a model of a node has cached, as far as the router has received it."""
+        """The prefixes that a model of a node has cached, as far as the router has received
+        them."""
         self.partly: set[tuple[str, str]] = set()
-        """Those of which a snapshot is on its way."""
+        """The models of nodes of which a snapshot is on its way."""
         self.tickets: dict[str, Ticket] = {}
         self.callers: dict[str, asyncio.Task[None]] = {}
         self.orders: set[asyncio.Task[None]] = set()
@@ -127,7 +128,7 @@ class World:
         self.grants = 0
         """So far."""
         self.running: dict[str, tuple[Lease, Fate]] = {}
-        """What nodes have begun with."""
+        """The requests that nodes have begun."""
         self.failed: dict[str, dict[str, Failure]] = {}
         """The nodes that failed each ticket, and how."""
         self.ended: dict[str, str] = {}
@@ -153,7 +154,7 @@ class World:
             self.ended[ticket.request_id] = outcome
 
     async def attempt(self, ticket: Ticket, lease: Lease) -> Failure | None:
-        """How the lease's node failed the ticket; None if it served it."""
+        """Returns the failure of the lease's node; None if it served the ticket."""
         number = len(self.failed.get(ticket.request_id, ())) + 1
         assert lease.attempt <= MAX_ATTEMPTS and number <= lease.attempt
         view = self.fleet.node(lease.node_id)
@@ -257,7 +258,7 @@ class World:
         self.decide(self.chance.choice(hows))
 
     def decide(self, how: Failure | None) -> None:
-        """What becomes of one of those that nodes have begun with."""
+        """Sets the outcome of one of the requests that nodes have begun."""
         if self.running:
             lease, fate = self.chance.choice(list(self.running.values()))
             if not fate.done():
@@ -313,7 +314,7 @@ class World:
         self.placing.on_node_removed(agent.record.id)
 
     def order_unload(self, agent: PlayedAgent) -> None:
-        """As an admin orders it, perhaps while requests are on their way."""
+        """Unloads a model as an admin orders it, perhaps while requests are on their way."""
         model = self.chance.choice(MODELS)
         core = cast(Core, SimpleNamespace(fleet=self.fleet))
         with contextlib.suppress(RouterError):
@@ -352,7 +353,7 @@ class World:
         self.check_index(agent)
 
     def take(self, agent: PlayedAgent, streamed: StreamedEvent) -> bool:
-        """Whether nothing before it is missing."""
+        """Applies an event; returns True if nothing before it is missing."""
         node_id, event, whole = agent.record.id, streamed.event, True
         if isinstance(event, StatusEvent):
             view = self.fleet.node(node_id)
@@ -443,7 +444,7 @@ class World:
             )
 
     def waits_for_room(self, node_id: str, model: str) -> bool:
-        """Whether another model has to leave the node first, and may not yet."""
+        """Returns True if another model has to leave the node first, and may not yet."""
         view, book = self.fleet.node(node_id), self.scheduler._books.known(node_id)
         if view is None or view.status is None or book is None:
             return False
@@ -452,8 +453,8 @@ class World:
         return model in book.closed or not claimed.can_unload(self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:
-        """Of a ticket that waits, by what was known of it at arrival; and those of its best
-        node."""
+        """Returns the terms of a ticket that waits, by what was known of it at arrival; and those
+        of its best node."""
         estimate = self.scheduler._admission._queue._tickets[ticket_id].estimate
         moment = Moment(self.clock.now_s, self.fleet.snapshot)
         choice = self.scheduler._placement.decide(estimate, moment, {})

@@ -1,4 +1,4 @@
-"""What a node carries: this router's leases, and the sequences of others that it reports."""
+"""Tests the load of a node: this router's leases, and the sequences of others that it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a node's speed, and what requests teach of it."""
+"""Tests the speed that is assumed of a node, and how requests correct it."""
 
 from __future__ import annotations
 

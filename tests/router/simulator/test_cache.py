@@ -1,4 +1,4 @@
-"""What a simulated cache keeps, evicts, and can continue from."""
+"""Tests what a simulated cache keeps, evicts, and can continue from."""
 
 from __future__ import annotations
 

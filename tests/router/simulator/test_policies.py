@@ -1,4 +1,4 @@
-"""What the other routers' policies choose."""
+"""Tests the choices of the other routers' policies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator reports to the scheduler of its nodes."""
+"""Tests the simulator's reports of its nodes to the scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opens the streams of other servers, and what ends them."""
+"""Tests the events that open the streams of other servers, and those that end them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NO_SUCH_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 class Network:
-    """What names resolve to. A name that is `slow` does not, until it is released."""
+    """A resolver of names. A name that is `slow` does not resolve until it is released."""
 
     def __init__(self) -> None:
         self.addresses: dict[str, list[Address]] = {}

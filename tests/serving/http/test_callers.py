@@ -1,4 +1,4 @@
-"""How many connections there may be, of whom, and which of them have to go."""
+"""Tests the limits of connections, by caller, and which of them are closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class World:
         self.callers = Callers(spell, limits, clock=lambda: self.now_s)
 
     def come(self, *addresses: str) -> list[Held]:
-        """Those that may stay."""
+        """Opens a connection from each address; returns those that are admitted."""
         made = [Held() for _ in addresses]
         return [
             each

@@ -1,4 +1,4 @@
-"""What an answer becomes on the wire, and what it may not be."""
+"""Tests the bytes of an answer on the wire, and the answers that are refused."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def reaches(host: str, port: int) -> bool:
 
 @pytest.fixture
 def localhost_is_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As macOS returns it: IPv6 first."""
+    """Resolves localhost as macOS does: IPv6 first."""
     found = socket.getaddrinfo
 
     def getaddrinfo(host: str, port: int, *given: Any, **named: Any) -> list[Any]:

@@ -28,7 +28,7 @@ QUEUE_FILES = 4
 
 
 def content_bytes(seed: int) -> int:
-    """How large the entry of this seed is."""
+    """Returns the size of this seed's entry."""
     return LARGE_BYTES if seed % 20 == 0 else 64 + seed % 4000 * 16
 
 

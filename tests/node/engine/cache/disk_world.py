@@ -125,7 +125,7 @@ class World:
         self.made.append(self)
 
     def reopen(self, limits: Limits | None = None) -> SsdTier:
-        """As the next process would, with the same clocks."""
+        """Opens the tier as the next process would, with the same clocks."""
         self.tier.close()
         self.limits = limits or self.limits
         self._seams = replace(self._seams, files=Files())
@@ -168,7 +168,7 @@ class World:
         return self.folder / f"{file}.safetensors"
 
     def names(self) -> set[str]:
-        """What is in the folder, besides index and lock."""
+        """Returns the names in the folder, besides index and lock."""
         return {
             path.name
             for path in self.folder.iterdir()

@@ -18,7 +18,7 @@ from tests.node.engine.cache.disk_world import TIMEOUT_S, World, close_worlds, s
 
 KILLS = 1000 if os.environ.get("MLX_FLEET_SOAK") else 50
 MOST_REPORTS = 6
-"""Of a process, before it is to be killed …"""
+"""Most reports of a process, before it is to be killed …"""
 LONGEST_WAIT_S = 0.03
 """… within this time."""
 
@@ -71,7 +71,7 @@ def _note(report: tuple[str, int, int], written: dict[int, int], gone: set[int])
 
 
 def _lost(file: int, parents: dict[int, int], gone: set[int]) -> bool:
-    """Whether the process had not dropped the file, nor one that it continues."""
+    """Returns True if the process had dropped neither the file nor one that it continues."""
     while file and file not in gone:
         file = parents[file]
     return not file

@@ -336,7 +336,7 @@ def test_what_is_on_disk_is_found_after_a_restart() -> None:
 
 
 def names(world: World) -> dict[tuple[int, int], int]:
-    """Of the files, by the tokens of the entries that they contain."""
+    """Returns the files, by the tokens of the entries that they contain."""
     events = world.cache.events()
     return {(each.begin_tokens, each.end_tokens): each.file for each in events if each.file}
 

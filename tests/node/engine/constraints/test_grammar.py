@@ -71,7 +71,7 @@ def behind_reasoning(answer: AnswerGrammars) -> Matcher:
 
 
 def allows(matcher: Matcher, text: str) -> bool:
-    """Whether the whole output may be the text, spelled in bytes and markers."""
+    """Returns True if the whole output may be the text, spelled in bytes and markers."""
     for token in (*VOCABULARY.encode(text), TOKENS[END]):
         bits = np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")
         if not bits[token]:
@@ -82,7 +82,7 @@ def allows(matcher: Matcher, text: str) -> bool:
 
 
 def follows(matcher: Matcher, text: str) -> bool:
-    """Whether the output may continue with the text, spelled in bytes alone."""
+    """Returns True if the output may continue with the text, spelled in bytes alone."""
     for character in text:
         token = VOCABULARY.encode(character)[0]
         if not np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[token]:

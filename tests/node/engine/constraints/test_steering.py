@@ -1,4 +1,4 @@
-"""What a sequence's next token is constrained to, with sequences that generate anything else as
+"""Tests the constraint of a sequence's next token, with sequences that generate anything else as
 soon as they may."""
 
 import json

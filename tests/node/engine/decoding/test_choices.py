@@ -1,4 +1,4 @@
-"""What the choices of a request have in common, and what each has of its own."""
+"""Tests which state the choices of a request share, and which each has of its own."""
 
 from node.engine.decoding.choices import Tally, choice_of
 from node.ipc.generate import GenerateRequest, SamplingParams

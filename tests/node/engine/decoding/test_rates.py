@@ -1,4 +1,4 @@
-"""What steps cost, by class."""
+"""Tests the measured costs of steps, by class."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What is known of weights without reading them, and what makes them be read again."""
+"""Tests which digests of weights are known without reading them, and which changes make them be
+read again."""
 
 import hashlib
 import os

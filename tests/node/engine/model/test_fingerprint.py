@@ -1,4 +1,4 @@
-"""What a fingerprint distinguishes, and what it does not."""
+"""Tests the differences that a fingerprint distinguishes, and those that it does not."""
 
 import json
 import os

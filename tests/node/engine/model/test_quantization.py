@@ -11,7 +11,7 @@ Q = "self_attn.q_proj"
 
 
 def matched(section: dict[str, Any], *modules: str) -> dict[str, Any]:
-    """What the section sets for the modules, its defaults aside."""
+    """Returns the section's settings for the modules, its defaults aside."""
     resolved = match_modules(DEFAULT | section, modules)
     assert {key: resolved.pop(key) for key in DEFAULT} == DEFAULT
     return resolved

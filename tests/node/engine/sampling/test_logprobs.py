@@ -32,7 +32,8 @@ class Read:
         return self
 
     def end(self, last: int | None = None) -> list[tuple[PartKind, str, str]]:
-        """Of each part its kind, its text, and the texts of the tokens returned with it."""
+        """Ends the output; returns for each part its kind, its text, and the texts of the tokens
+        returned with it."""
         self.parts += self.reader.end(last)
         return [
             (part.kind, part.text, "".join(each.token.text for each in part.logprobs))

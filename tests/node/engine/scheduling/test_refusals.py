@@ -1,4 +1,4 @@
-"""What an engine refuses for its length or for its memory, with the numbers that clients want."""
+"""Tests an engine's refusals for length and for memory, with the numbers that clients want."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""What a request may set of the scripted engine's answers: several, shorter reasoning, logprobs."""
+"""Tests a request's settings of the scripted engine's answers: several, shorter reasoning,
+logprobs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What may be written of a tool's arguments: nothing that no value fits, in any format."""
+"""Tests that no format lets the model write an argument of a tool that no value fits."""
 
 from typing import Any
 

@@ -63,7 +63,7 @@ class Notes:
 
 
 def run(grammar: Grammar, pieces: Iterable[str]) -> list[Any]:
-    """What the sink and the grammar noted."""
+    """Runs the grammar over the pieces; returns what it and the sink noted."""
     sink = Notes()
     source = Source(sink, {"f": {}})
     steps = grammar(source, sink.notes)

@@ -1,4 +1,4 @@
-"""What outputs cost at most that were made to be read again and again: counted, not timed."""
+"""Tests the cost of outputs that were made to be read again and again: counted, not timed."""
 
 import sys
 from collections.abc import Iterable

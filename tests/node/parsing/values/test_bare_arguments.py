@@ -1,4 +1,4 @@
-"""What bare text in tags means, by one rule for all formats."""
+"""Tests the meaning of bare text in tags, by one rule for all formats."""
 
 import pytest
 

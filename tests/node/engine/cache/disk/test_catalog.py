@@ -1,4 +1,4 @@
-"""What the disk tier has, and what is evicted first."""
+"""Tests the disk tier's catalog, and the order of its evictions."""
 
 from node.engine.cache.disk.catalog import Catalog, Item
 from node.engine.cache.parts import EntryKind

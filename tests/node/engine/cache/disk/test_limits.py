@@ -1,4 +1,4 @@
-"""How much the disk tier may store and write."""
+"""Tests the limits of what the disk tier may store and write."""
 
 import logging
 

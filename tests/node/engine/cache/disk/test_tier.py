@@ -45,7 +45,7 @@ def _closed_in_the_end() -> Iterator[None]:
 
 
 def _file_bytes(world: World) -> int:
-    """Of one file of the default size."""
+    """Returns the size of one file of the default size."""
     file = world.written(1)
     size = world.path(file).stat().st_size
     world.tier.drop(file)
