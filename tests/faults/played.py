@@ -1,6 +1,6 @@
-"""A node whose models come and go, in a time that a test sets: supervisor, turns, wishes, caretaker
-and pulls of an agent as they are, over engines and downloads that are played. A witness keeps its
-own account of what happens, and fails at each step on what must never be."""
+"""A node of an agent's own supervisor, residency policy, watchdog and pulls, over engines and
+downloads that are simulated, in a time that a test sets. A witness keeps its own record of events
+and fails at the first state that must never occur."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Witness:
         self.ready_s: dict[str, float] = {}
         self.used_s: dict[str, float] = {}
         self.swaps_s: list[float] = []
-        """When models were sent away for others."""
+        """Times at which models were unloaded for others."""
         self.seen: Counter[str] = Counter()
         """Counts of what has happened, by kind."""
         self.errors: list[BaseException] = []
@@ -433,8 +433,8 @@ class PlayedNode:
         finally:
             del self.witness.orders[task]
 
-    async def look_after(self) -> None:
-        """A round of the caretaker's."""
+    async def run_watchdog(self) -> None:
+        """Runs the watchdog once."""
         if self.is_watched:
             self.watched_s = self.clock.now_s
         task = asyncio.current_task()

@@ -107,8 +107,8 @@ class World:
         if engines := self.node.witness.engines:
             self.chance.choice(engines).die()
 
-    async def look_after(self) -> None:
-        await self.node.look_after()
+    async def run_watchdog(self) -> None:
+        await self.node.run_watchdog()
 
     async def watch(self) -> None:
         """Routers reconnect, or have all gone."""
@@ -210,7 +210,7 @@ class World:
         self.node.on_change()
         for router in self.routers:
             router.receive()
-        await self.node.look_after()
+        await self.node.run_watchdog()
         await asyncio.sleep(SETTLE_S)
         self.check()
 
@@ -218,7 +218,7 @@ class World:
         busy = (router.requests or bool(router.lifecycle.actions._tasks) for router in self.routers)
         return not self.tasks and not any(busy)
 
-    def check_wishes(self) -> None:
+    def check_residency(self) -> None:
         """Checks that pinned models are loaded, if all of them fit, and that idle ones are
         unloaded."""
         whole = [each for each in self.node.status().models if each.state is not ModelState.PULLING]
@@ -244,7 +244,7 @@ class World:
             await self.node.request(self.model, 0.0)
         for _ in range(ALONE):
             await asyncio.sleep(UNWATCHED_S / 2)
-            await self.node.look_after()
+            await self.node.run_watchdog()
         self.check()
         assert not any(is_idle_too_long(each) for each in self.node.status().models)
 
@@ -257,7 +257,7 @@ EVENTS = (
     (World.unload, 2),
     (World.unload_stale, 2),
     (World.die, 1),
-    (World.look_after, 2),
+    (World.run_watchdog, 2),
     (World.watch, 1),
     (World.want, 2),
     (World.set_state, 1),
@@ -281,7 +281,7 @@ async def play(seed: int, clock: SetClock) -> Counter[str]:
     for _ in range(ROUNDS):
         await world.play_round()
     await world.settle()
-    world.check_wishes()
+    world.check_residency()
     await world.leave_alone()
     await world.node.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -106,7 +106,7 @@ def test_fault_23_what_is_loaded_by_hand_goes_by_itself_and_what_is_pinned_stays
         ready_s = clock.now_s
         while state(node, "a") is ModelState.READY:
             await asyncio.sleep(ROUND_S)
-            await node.look_after()
+            await node.run_watchdog()
             if is_watched:
                 node.on_change()
                 router.receive()

@@ -69,7 +69,7 @@ def test_tokens_are_the_same_with_log_probabilities_and_without() -> None:
     assert sorted(at for places, _ in found for at in places) == [*range(1, len(params), 2)]
 
 
-def test_a_sequence_that_leaves_takes_its_candidates_along() -> None:
+def test_a_removed_sequence_removes_its_candidates() -> None:
     rows = [RowSampling.of(GREEDY, count) for count in (1, None, 2, 3)]
     ids = mx.array([[5], [7], [9], [11]])
     logits = mx.where(mx.arange(VOCAB_SIZE)[None] == ids, 9.0, 0.0)

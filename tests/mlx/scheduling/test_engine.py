@@ -337,7 +337,7 @@ def test_a_prompt_that_never_fits_in_memory_is_refused(tiny: Path) -> None:
         assert (row.token_count, row.finish) == (12, FinishReason.LENGTH)
 
 
-def test_a_cancel_takes_a_prompt_out_between_two_chunks(tiny: Path) -> None:
+def test_a_cancel_removes_a_prompt_between_two_chunks(tiny: Path) -> None:
     prompt = (5,) * (CONTEXT_TOKENS - 100)
     with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=64)) as engine:
         engine.submit("a", prompt, max_tokens=2)

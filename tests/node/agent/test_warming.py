@@ -121,7 +121,7 @@ async def test_a_model_that_cannot_be_loaded_is_an_http_status(tmp_path: Path) -
         assert response.status_code == 503
 
 
-async def test_a_caller_that_leaves_takes_its_prompt_back(tmp_path: Path) -> None:
+async def test_a_caller_that_disconnects_cancels_its_prompt(tmp_path: Path) -> None:
     async with running(tmp_path, Script(wedge=True)) as agent:
         body = {**MODEL, "requests": [SYSTEM]}
         async with agent.client.stream("POST", PATH_WARM, json=body) as response:

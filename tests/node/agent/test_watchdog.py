@@ -32,7 +32,7 @@ def world(script: Script | None = None, **fields: Any) -> AbstractAsyncContextMa
 
 
 class Watched:
-    """A world, its clock, and its caretaker."""
+    """A world, its clock, and its watchdog."""
 
     def __init__(self, it: World, *, is_watched: bool = False) -> None:
         self.late_s = 0.0
@@ -44,8 +44,8 @@ class Watched:
         self._it = it
         self.watchdog = Watchdog(supervisor, self.residency, lambda: self.is_watched, STALL_S)
 
-    async def look_after(self, seconds: float) -> ModelState:
-        """A round so much later."""
+    async def check_after(self, seconds: float) -> ModelState:
+        """Runs the watchdog so many seconds later."""
         self.late_s += seconds
         await self.watchdog.check()
         return self._it.supervisor.status()[0].state
@@ -55,18 +55,18 @@ async def test_an_idle_model_is_unloaded_where_no_router_watches() -> None:
     async with world() as it:
         node = Watched(it)
         await it.touch()
-        assert await node.look_after(KEEP_ALIVE_S - 10.0) is ModelState.READY
-        assert await node.look_after(20.0) is ModelState.ON_DISK
+        assert await node.check_after(KEEP_ALIVE_S - 10.0) is ModelState.READY
+        assert await node.check_after(20.0) is ModelState.ON_DISK
 
 
 async def test_a_router_that_watches_unloads_itself_and_is_waited_for_a_minute() -> None:
     async with world() as it:
         node = Watched(it, is_watched=True)
         await it.touch()
-        assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+        assert await node.check_after(10 * KEEP_ALIVE_S) is ModelState.READY
         node.is_watched = False
-        assert await node.look_after(UNWATCHED_S - 10.0) is ModelState.READY
-        assert await node.look_after(20.0) is ModelState.ON_DISK
+        assert await node.check_after(UNWATCHED_S - 10.0) is ModelState.READY
+        assert await node.check_after(20.0) is ModelState.ON_DISK
 
 
 async def test_an_idle_model_that_is_removed_meanwhile_ends_no_care(
@@ -80,7 +80,7 @@ async def test_an_idle_model_that_is_removed_meanwhile_ends_no_care(
             raise UnknownModel
 
         monkeypatch.setattr(it.supervisor, "find", gone)
-        assert await node.look_after(2 * KEEP_ALIVE_S) is ModelState.READY
+        assert await node.check_after(2 * KEEP_ALIVE_S) is ModelState.READY
 
 
 async def test_a_model_that_serves_is_not_idle() -> None:
@@ -88,7 +88,7 @@ async def test_a_model_that_serves_is_not_idle() -> None:
         node = Watched(it)
         with it.supervisor.serving(await it.entry()) as lease:
             await lease.ready()
-            assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+            assert await node.check_after(10 * KEEP_ALIVE_S) is ModelState.READY
 
 
 async def test_a_pinned_model_is_loaded_and_stays() -> None:
@@ -96,7 +96,7 @@ async def test_a_pinned_model_is_loaded_and_stays() -> None:
         node = Watched(it)
         await node.watchdog.check()
         await it.until(ModelState.READY)
-        assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+        assert await node.check_after(10 * KEEP_ALIVE_S) is ModelState.READY
 
 
 async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_unloaded() -> None:
@@ -109,7 +109,7 @@ async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_un
         assert not before.pinned
         await it.supervisor.unload(await it.entry(), before.generation)
         for _ in range(3):
-            assert await node.look_after(5.0) is ModelState.ON_DISK
+            assert await node.check_after(5.0) is ModelState.ON_DISK
             assert not node.watchdog._loading
         assert it.supervisor.status()[0].generation == before.generation
         node.residency.set(Policies("r", {}))
@@ -133,9 +133,9 @@ async def test_the_pin_of_a_router_that_vanishes_lapses_and_the_model_may_leave(
         node = Watched(it)
         await it.touch()
         node.residency.set(Policies("r", {"scripted": ModelPolicy(pinned=True)}))
-        assert await node.look_after(0.0) is ModelState.READY
-        assert await node.look_after(POLICIES_LAPSE_S - 10.0) is ModelState.READY
-        assert await node.look_after(20.0) is ModelState.ON_DISK
+        assert await node.check_after(0.0) is ModelState.READY
+        assert await node.check_after(POLICIES_LAPSE_S - 10.0) is ModelState.READY
+        assert await node.check_after(20.0) is ModelState.ON_DISK
 
 
 async def test_an_engine_within_a_long_step_is_given_a_multiple_of_its_time(
@@ -154,10 +154,10 @@ async def test_an_engine_within_a_long_step_is_given_a_multiple_of_its_time(
                 while not handle.link._long_step._expected_s:
                     await asyncio.sleep(0)
             for _ in range(int(PATIENCE * 100.0) // 40):
-                await node.look_after(40.0)
-            await node.look_after(STALL_S - 10.0)
+                await node.check_after(40.0)
+            await node.check_after(STALL_S - 10.0)
             assert not killed
-            await node.look_after(40.0)
+            await node.check_after(40.0)
             assert killed == ["scripted"]
 
 
@@ -169,9 +169,9 @@ async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:
             await lease.ready()
             row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
             await node.watchdog.check()
-            await node.look_after(STALL_S - 10.0)
+            await node.check_after(STALL_S - 10.0)
             assert handle.link.alive
-            await node.look_after(20.0)
+            await node.check_after(20.0)
             with pytest.raises(EngineDied):
                 while not row.ended:
                     await row.next()
@@ -185,10 +185,10 @@ async def test_a_load_that_hangs_is_ended_and_its_waiter_fails() -> None:
             await asyncio.sleep(0)
             link = it.supervisor._slots.of(await it.entry()).link
         os.kill(engine_pid(link), signal.SIGSTOP)
-        assert await node.look_after(0.0) is ModelState.LOADING
-        assert await node.look_after(LOAD_STALL_S - 10.0) is ModelState.LOADING
+        assert await node.check_after(0.0) is ModelState.LOADING
+        assert await node.check_after(LOAD_STALL_S - 10.0) is ModelState.LOADING
         assert link.alive
-        await node.look_after(20.0)
+        await node.check_after(20.0)
         with pytest.raises(LoadFailure):
             await waiting
 
@@ -211,7 +211,7 @@ async def test_an_engine_that_is_stopped_is_killed_too() -> None:
         os.kill(engine_pid(handle.link), signal.SIGSTOP)
         row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
         await node.watchdog.check()
-        await node.look_after(STALL_S + 10.0)
+        await node.check_after(STALL_S + 10.0)
         with pytest.raises(EngineDied):
             while not row.ended:
                 await row.next()
@@ -229,5 +229,5 @@ async def test_a_prefill_that_goes_on_is_no_stall() -> None:
             done_tokens = it.supervisor.status()[0].work_tokens
             if done_tokens != seen_tokens:
                 seen_tokens = done_tokens
-                await node.look_after(STALL_S - 10.0)
+                await node.check_after(STALL_S - 10.0)
         assert node.late_s >= 2 * (STALL_S - 10.0) and handle.link.alive

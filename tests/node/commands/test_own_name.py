@@ -19,7 +19,7 @@ def answering(answer: str | None) -> tuple[list[Sequence[str]], str]:
     return commands, own_name(run, mac=True)
 
 
-def test_a_mac_goes_by_its_bonjour_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mac_is_named_by_its_bonjour_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Mac")
     assert answering("Annas-Mac-Studio") == (
         [["scutil", "--get", "LocalHostName"]],
@@ -28,7 +28,7 @@ def test_a_mac_goes_by_its_bonjour_name(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("answer", ["", None])
-def test_a_mac_that_does_not_report_its_name_goes_by_its_host_name(
+def test_a_mac_that_does_not_report_its_name_is_named_by_its_host_name(
     monkeypatch: pytest.MonkeyPatch, answer: str | None
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Mac.lan")

@@ -127,7 +127,7 @@ def test_other_tools_are_constrained_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
-def test_a_grammar_that_is_too_complex_to_follow_ends_no_sequence_that_only_wished_for_it(
+def test_a_grammar_that_becomes_too_complex_ends_only_sequences_that_require_it(
     monkeypatch: pytest.MonkeyPatch, *, is_strict: bool
 ) -> None:
     vocabulary, text = VOCABULARIES["tokens"], f"{WISHED[1]}{WISHED[0]}"
@@ -145,14 +145,14 @@ def test_a_grammar_that_is_too_complex_to_follow_ends_no_sequence_that_only_wish
         assert input_of(generated.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
 
 
-def test_a_grammar_without_a_pattern_is_no_wish() -> None:
+def test_a_grammar_without_a_pattern_does_not_constrain() -> None:
     tool = schema_of(RECURSIVE)
     assert not tool.strict_if_possible
     assert "pattern" not in tool.parameters["properties"]["input"]
     assert not is_constrained(request_of("hermes", tool, must_call=False))
 
 
-def test_without_tools_nothing_is_wished_for() -> None:
+def test_a_request_without_tools_is_constrained_only_by_its_own_constraint() -> None:
     assert not is_constrained(request_of("hermes", must_call=False))
     plain = Constraint(ConstraintKind.REGEX, "r", "a+")
     assert is_constrained(request_of("hermes", must_call=False, constraint=plain))

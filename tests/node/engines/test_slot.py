@@ -38,7 +38,7 @@ def ready_slot(load_s: float = 4.0, **stats: Any) -> Slot:
     return slot
 
 
-def test_before_a_load_was_measured_it_is_reckoned_from_the_weights() -> None:
+def test_before_a_load_was_measured_its_time_is_estimated_from_the_weights() -> None:
     assert new_slot().unload_cost_s(0.0) == pytest.approx(1024**3 / LOAD_BYTES_PER_S)
     assert ready_slot(4.0).unload_cost_s(0.0) == 4.0
 

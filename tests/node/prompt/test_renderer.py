@@ -47,7 +47,7 @@ def test_a_template_that_refuses_is_a_bad_request_about_messages(folder: Path) -
     assert caught.value.param == "messages"
 
 
-def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> None:
+def test_a_model_without_a_template_accepts_completions_only(tmp_path: Path) -> None:
     renderer = PromptRenderer(words_folder(tmp_path, None))
     with pytest.raises(BadRequest, match="no chat template") as caught:
         renderer.render(chat(("user", "a")))

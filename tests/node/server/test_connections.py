@@ -125,7 +125,7 @@ async def ask_for_a_file(agent: RunningAgent, client: httpx.AsyncClient) -> http
 
 
 @pytest.mark.parametrize("ask", [ask_v1, ask_fleet, ask_for_a_file])
-async def test_whoever_has_shown_a_key_keeps_its_connection(
+async def test_an_authenticated_client_keeps_its_connection(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     connect: Connect,

@@ -66,7 +66,7 @@ def test_a_response_keeps_where_its_chain_ends(store: ResponseFile) -> None:
     assert store.head("resp_x", "router/key") is None
 
 
-def test_an_id_that_is_taken_is_not_taken_again(store: ResponseFile) -> None:
+def test_an_id_that_is_in_use_is_not_used_again(store: ResponseFile) -> None:
     assert not store.has("resp_a")
     store.put(response("a"), "router/key")
     assert store.has("resp_a")

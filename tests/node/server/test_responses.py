@@ -40,7 +40,7 @@ async def answered(agent: RunningAgent, wished_id: str = "", **fields: Any) -> d
 # --- ids ---
 
 
-async def test_a_wished_id_that_a_response_has_is_not_taken_again(tmp_path: Path) -> None:
+async def test_a_requested_id_that_a_response_has_is_not_used_again(tmp_path: Path) -> None:
     async with running(tmp_path, SHORT) as agent, asyncio.timeout(WAIT_S):
         previous, ids = None, []
         for _ in range(4):

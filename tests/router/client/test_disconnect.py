@@ -66,7 +66,7 @@ async def test_a_caller_that_leaves_after_the_work_cancels_nothing() -> None:
     assert not work.cancelled
 
 
-async def test_whoever_else_cancels_it_shuts_down() -> None:
+async def test_a_cancelled_task_whose_caller_is_connected_raises_shutting_down() -> None:
     work, exchange = Work(), exchange_on(Wire())
     task = begin(work, exchange)
     async with asyncio.timeout(20):

@@ -268,7 +268,7 @@ async def test_a_retry_that_is_too_late_for_its_deadline_is_rejected_for_it(worl
     assert open_leases(world.dispatcher.traffic) == 0
 
 
-async def test_a_node_that_does_not_take_the_connection_has_failed(
+async def test_a_node_that_does_not_accept_the_connection_has_failed(
     world: World, start_node: StartNode
 ) -> None:
     async def never(_request: Request) -> None:

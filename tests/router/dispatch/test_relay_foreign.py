@@ -113,7 +113,7 @@ async def test_a_whole_answer_s_count_is_kept(router: RunningRouter, start_node:
 
 
 @pytest.mark.parametrize("reported", [0, 3])
-async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_with(
+async def test_a_prompt_without_a_reported_length_counts_with_its_estimate(
     router: RunningRouter,
     start_node: StartNode,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,10 +133,10 @@ async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_w
     assert decided is not None
     chosen = decided.attempts[0].decision.chosen
     assert chosen is not None
-    reckoned = chosen.prompt_tokens
+    estimated = chosen.prompt_tokens
     # About four bytes of a prompt are a token.
-    assert reckoned == pytest.approx(9000 / 4, rel=0.05)
-    assert served == [reported or reckoned]
+    assert estimated == pytest.approx(9000 / 4, rel=0.05)
+    assert served == [reported or estimated]
 
 
 async def test_a_server_that_refuses_stream_options_is_sent_them_once(

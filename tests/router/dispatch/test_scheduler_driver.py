@@ -129,7 +129,7 @@ async def test_what_a_caller_that_has_just_left_gives_back_serves_the_next_reque
     assert open_leases(world.placing.traffic) == 1
 
 
-async def test_a_new_node_takes_what_waits(world: World) -> None:
+async def test_a_new_node_is_sent_waiting_requests(world: World) -> None:
     await world.place("1")
     second = await world.place("2")
     world.report_status("b")

@@ -1,4 +1,4 @@
-"""From wishes and what nodes reported to what is to be done."""
+"""Tests the actions that are planned from requirements and the reports of nodes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def on_disk(**fields: Any) -> ModelStatus:
     return model_status("m", state=ModelState.ON_DISK, **fields)
 
 
-def pushed(view: NodeView, *wishes: Requirement) -> dict[str, PushPolicies]:
+def pushed(view: NodeView, *requirements: Requirement) -> dict[str, PushPolicies]:
     assert view.status is not None
-    push = PushPolicies(view.node_id, view.status.instance_id, policies_for(view, wishes))
+    push = PushPolicies(view.node_id, view.status.instance_id, policies_for(view, requirements))
     return {view.node_id: msgspec.structs.replace(push, in_maintenance=view.state == "maintenance")}
 
 
@@ -128,9 +128,11 @@ def test_policies_are_pushed_again_to_a_node_that_keeps_a_model_for_less_long(
 def test_under_maintenance_every_model_leaves_that_no_request_uses() -> None:
     leased, free = model_status("a", leases=1), model_status("b", generation=7, pinned=True)
     node = view(leased, free, state="maintenance")
-    wishes = [Requirement("b", "n", pinned=True)]
-    assert plan([node], wishes, pushed(node, *wishes)) == [UnloadModel("n", "b", 7, 0.0)]
-    assert policies_for(node, wishes) == {}
+    requirements = [Requirement("b", "n", pinned=True)]
+    assert plan([node], requirements, pushed(node, *requirements)) == [
+        UnloadModel("n", "b", 7, 0.0)
+    ]
+    assert policies_for(node, requirements) == {}
 
 
 @pytest.mark.parametrize(

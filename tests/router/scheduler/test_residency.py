@@ -48,15 +48,15 @@ def node(name: str, *models: ModelStatus, budget: int = 10) -> NodeView:
     return replace(view, status=status)
 
 
-def there(name: str, **fields: object) -> ModelStatus:
+def resident(name: str, **fields: object) -> ModelStatus:
     return cached_model(name, weight_bytes=8, **fields)  # type: ignore[arg-type]
 
 
-def away(name: str, **fields: object) -> ModelStatus:
-    return there(name, state=ModelState.ON_DISK, **fields)
+def on_disk(name: str, **fields: object) -> ModelStatus:
+    return resident(name, state=ModelState.ON_DISK, **fields)
 
 
-def begun(fleet: Fleet, name: str, model: str) -> Lease:
+def started_lease(fleet: Fleet, name: str, model: str) -> Lease:
     """A lease whose answer has begun."""
     lease = fleet.lease(a_ticket(name, model=model))
     fleet.first(lease)
@@ -77,7 +77,7 @@ def on_time(fleet: Fleet, now_s: float) -> list[str]:
 def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
     now_s = swap_cases.NOW_S
     models = [
-        there(
+        resident(
             each.name,
             memory_bytes=each.memory_bytes,
             unload_cost_s=each.unload_cost_s,
@@ -85,7 +85,7 @@ def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
         )
         for each in case.residents
     ]
-    model = away("x", memory_bytes=case.needed_bytes)
+    model = on_disk("x", memory_bytes=case.needed_bytes)
     view = node("a", *models, model, budget=swap_cases.TOTAL_BYTES)
     assert view.status is not None
     status = replace(
@@ -110,21 +110,21 @@ def test_the_router_predicts_the_swap_rule(case: SwapCase) -> None:
 
 
 def test_a_node_where_the_model_never_fits_beside_what_is_pinned_is_out_of_the_question() -> None:
-    fleet = Fleet(node("a", there("m", pinned=True), away("x")))
+    fleet = Fleet(node("a", resident("m", pinned=True), on_disk("x")))
     rejection = rejected(fleet.submit(a_ticket("1", model="x")))
     assert fleet.scheduler.explain(a_ticket("1", model="x"), fleet.moment).nodes[0].excluded
     assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NOT_TAKEN, None)
-    fleet.views = (node("a", there("m"), away("x")),)
+    fleet.views = (node("a", resident("m"), on_disk("x")),)
     assert fleet.lease(a_ticket("2", model="x")).node_id == "a"
 
 
 def test_what_a_load_takes_counts_rather_than_the_weights() -> None:
-    fleet = Fleet(node("a", away("x", memory_bytes=11)))
+    fleet = Fleet(node("a", on_disk("x", memory_bytes=11)))
     assert rejected(fleet.submit(a_ticket("1", model="x"))).kind is RejectKind.NOT_TAKEN
 
 
 def test_a_rejected_model_that_is_too_large_reports_what_it_lacks_and_what_to_do() -> None:
-    fleet = Fleet(node("a", away("x", memory_bytes=24 * GIB), budget=16 * GIB))
+    fleet = Fleet(node("a", on_disk("x", memory_bytes=24 * GIB), budget=16 * GIB))
     reason = rejected(fleet.submit(a_ticket("1", model="x"))).reason
     assert "a: It needs 24.0 GiB for the model, and its memory limit is 16.0 GiB: 8.0 GiB" in reason
     assert "raise its --memory-limit or choose a smaller model" in reason
@@ -132,8 +132,8 @@ def test_a_rejected_model_that_is_too_large_reports_what_it_lacks_and_what_to_do
 
 
 def test_a_model_without_room_beside_what_is_pinned_is_rejected_with_that_reason() -> None:
-    pinned = there("m", memory_bytes=10 * GIB, pinned=True)
-    fleet = Fleet(node("a", pinned, away("x", memory_bytes=8 * GIB), budget=16 * GIB))
+    pinned = resident("m", memory_bytes=10 * GIB, pinned=True)
+    fleet = Fleet(node("a", pinned, on_disk("x", memory_bytes=8 * GIB), budget=16 * GIB))
     reason = rejected(fleet.submit(a_ticket("1", model="x"))).reason
     assert "10.0 GiB of which are pinned: 2.0 GiB too few; unpin another model" in reason
 
@@ -142,15 +142,15 @@ def test_a_model_without_room_beside_what_is_pinned_is_rejected_with_that_reason
 def test_a_node_that_rests_is_named_in_a_rejection_without_retry_after(
     state: str, words: str
 ) -> None:
-    fleet = Fleet(replace(node("a", there("x")), state=state))
+    fleet = Fleet(replace(node("a", resident("x")), state=state))
     rejection = rejected(fleet.submit(a_ticket("1", model="x")))
     assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NOT_TAKEN, None)
     assert words in rejection.reason
 
 
 def test_where_one_node_rests_and_another_is_away_it_helps_to_try_again() -> None:
-    cordoned = replace(node("a", there("x")), state=CORDONED)
-    fleet = Fleet(cordoned, replace(node("b", there("x")), reachable=False))
+    cordoned = replace(node("a", resident("x")), state=CORDONED)
+    fleet = Fleet(cordoned, replace(node("b", resident("x")), reachable=False))
     rejection = rejected(fleet.submit(a_ticket("1", model="x")))
     assert (rejection.kind, rejection.retry_after_s) == (RejectKind.NO_NODE, RETRY_AFTER_S)
     assert "a: It is cordoned." in rejection.reason
@@ -158,30 +158,30 @@ def test_where_one_node_rests_and_another_is_away_it_helps_to_try_again() -> Non
 
 
 def test_a_load_costs_the_reported_time_of_the_last_one_and_what_is_left_of_one() -> None:
-    fleet = Fleet(node("a", away("x", load_s=7.0)))
+    fleet = Fleet(node("a", on_disk("x", load_s=7.0)))
     assert fleet.term(a_ticket("1", model="x"), "a", "load_s") == 7.0
-    loading = there("x", load_s=7.0)
+    loading = resident("x", load_s=7.0)
     loading = replace(loading, state=ModelState.LOADING, progress=0.75)
     fleet.views = (node("a", loading),)
     assert fleet.term(a_ticket("1", model="x"), "a", "load_s") == 1.75
 
 
 def test_a_busy_model_is_not_evicted_and_goes_on_while_another_one_is_waited_for() -> None:
-    fleet = Fleet(node("a", there("m"), away("x")))
-    lease = begun(fleet, "1", "m")
+    fleet = Fleet(node("a", resident("m"), on_disk("x")))
+    lease = started_lease(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))
     assert "3" in grants(fleet.submit(a_ticket("3", model="m")))
     assert grants(fleet.done(lease)) == []
 
 
 def test_what_is_loaded_goes_on_while_another_model_is_loaded_beside_it() -> None:
-    on_disk = cached_model("x", state=ModelState.ON_DISK, load_s=30.0)
-    fleet = Fleet(node("a", cached_model(), on_disk, budget=1 << 40))
+    loading = cached_model("x", state=ModelState.ON_DISK, load_s=30.0)
+    fleet = Fleet(node("a", cached_model(), loading, budget=1 << 40))
     prefill_s = fleet.term(a_ticket("1", 1000, model="x"), "a", "prefill_s")
     assert fleet.lease(a_ticket("1", 1000, model="x")).node_id == "a"
     fleet.now_s = 1.0
     assert fleet.term(a_ticket("2", 1000), "a", "queue_s") == 0.0
-    assert begun(fleet, "2", "m").granted_s == 1.0
+    assert started_lease(fleet, "2", "m").granted_s == 1.0
     queue_s = fleet.term(a_ticket("3", 1000, model="x"), "a", "queue_s")
     assert queue_s == pytest.approx(29.0 + prefill_s)
     # Once it is there, its prefill is ahead of all.
@@ -193,10 +193,10 @@ def test_what_is_loaded_goes_on_while_another_model_is_loaded_beside_it() -> Non
 
 
 def test_a_model_stays_for_its_minimum_residency_and_the_queue_wakes_at_its_end() -> None:
-    fleet = Fleet(node("a", away("m"), away("x")))
+    fleet = Fleet(node("a", on_disk("m"), on_disk("x")))
     fleet.scheduler.on_fleet(fleet.moment)
     fleet.now_s = 5.0
-    fleet.views = (node("a", there("m", generation=1), away("x")),)
+    fleet.views = (node("a", resident("m", generation=1), on_disk("x")),)
     fleet.scheduler.on_fleet(fleet.moment)
     fleet.now_s = 6.0
     queued(fleet.submit(a_ticket("1", model="x")))
@@ -207,18 +207,18 @@ def test_a_model_stays_for_its_minimum_residency_and_the_queue_wakes_at_its_end(
 
 
 def test_a_model_that_is_loaded_anew_begins_its_residency_anew() -> None:
-    fleet = Fleet(node("a", there("m", generation=1), away("x")))
+    fleet = Fleet(node("a", resident("m", generation=1), on_disk("x")))
     fleet.scheduler.on_fleet(fleet.moment)
     fleet.now_s = 50.0
-    fleet.views = (node("a", there("m", generation=2), away("x")),)
+    fleet.views = (node("a", resident("m", generation=2), on_disk("x")),)
     queued(fleet.submit(a_ticket("1", model="x")))
     assert on_time(fleet, 79.0) == []
     assert on_time(fleet, 80.0) == ["1"]
 
 
 def test_a_request_that_has_waited_too_long_closes_the_node_to_the_model_in_the_way() -> None:
-    fleet = Fleet(node("a", there("m"), away("x")))
-    lease = begun(fleet, "1", "m")
+    fleet = Fleet(node("a", resident("m"), on_disk("x")))
+    lease = started_lease(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))
     fleet.now_s = MAX_SWAP_WAIT_S
     queued(fleet.submit(a_ticket("3", model="m")))
@@ -226,8 +226,8 @@ def test_a_request_that_has_waited_too_long_closes_the_node_to_the_model_in_the_
 
 
 def test_a_node_is_open_again_once_the_request_that_waited_has_left() -> None:
-    fleet = Fleet(node("a", there("m"), away("x")))
-    begun(fleet, "1", "m")
+    fleet = Fleet(node("a", resident("m"), on_disk("x")))
+    started_lease(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))
     assert on_time(fleet, MAX_SWAP_WAIT_S) == []
     fleet.scheduler.on_disconnect("2", fleet.moment)
@@ -269,7 +269,7 @@ def test_a_burst_that_the_warm_node_serves_before_a_load_would_end_loads_nothing
 
 
 def test_a_cordoned_node_makes_no_room() -> None:
-    closed = node("a", there("m"), away("x"))
+    closed = node("a", resident("m"), on_disk("x"))
     fleet = Fleet(replace(closed, state=CORDONED))
     assert rejected(fleet.submit(a_ticket("1", model="x"))).kind is RejectKind.NOT_TAKEN
 

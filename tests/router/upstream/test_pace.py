@@ -37,7 +37,7 @@ def test_a_status_costs_more() -> None:
     assert abs(received - BURST / STATUS_COST) <= TURN
 
 
-def test_whoever_was_silent_has_a_burst_again() -> None:
+def test_a_silent_node_may_send_a_burst_again() -> None:
     clock = FakeClock()
     pace = Pace(clock)
     assert any(rests(pace, 60_000))

@@ -58,7 +58,7 @@ def test_of_many_addresses_without_a_key_the_oldest_of_all_goes() -> None:
     assert cut_off(World().come("a", "b", "c", "d", "e")) == [True, False, False, False, False]
 
 
-def test_whoever_shows_a_key_or_ends_takes_no_place_from_others() -> None:
+def test_authenticated_and_closed_connections_do_not_count_to_the_limits() -> None:
     world = World()
     known, ended = world.come("a", "a")
     world.callers.forget(known)

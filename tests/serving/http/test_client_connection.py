@@ -193,7 +193,7 @@ async def test_a_request_before_the_answer_to_another_gets_none() -> None:
         assert b"connection: close" in answer
 
 
-async def test_a_wish_for_another_protocol_is_passed_over() -> None:
+async def test_an_upgrade_request_is_ignored() -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(b"GET /y HTTP/1.1\r\nhost: here\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")

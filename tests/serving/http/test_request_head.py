@@ -24,8 +24,8 @@ REFUSED = [
     ("two hosts in one", GET + b"host: here, there\r\n" + END, 400),
     ("a path for a host", GET + b"host: here/x\r\n" + END, 400),
     ("a user in the host", GET + b"host: localhost:80@evil.com\r\n" + END, 400),
-    ("a wish for a tunnel", b"CONNECT here:443 HTTP/1.1\r\n" + HOST + END, 501),
-    ("a wish for a tunnel to a path", b"CONNECT /x HTTP/1.1\r\n" + HOST + END, 501),
+    ("a CONNECT request", b"CONNECT here:443 HTTP/1.1\r\n" + HOST + END, 501),
+    ("a CONNECT request to a path", b"CONNECT /x HTTP/1.1\r\n" + HOST + END, 501),
     ("an address without a host", b"GET http:// HTTP/1.1\r\n" + HOST + END, 400),
     ("no request", b"nonsense\r\n\r\n", 400),
     ("bytes that are no text", b"GET \xff HTTP/1.1\r\n" + HOST + END, 400),
@@ -93,7 +93,7 @@ async def test_a_head_that_could_be_read_in_two_ways_or_in_none_is_refused(
 
 
 @pytest.mark.parametrize("sent", [each[1] for each in TAKEN], ids=[each[0] for each in TAKEN])
-async def test_a_head_that_is_unusual_but_clear_is_taken(sent: bytes) -> None:
+async def test_a_head_that_is_unusual_but_clear_is_accepted(sent: bytes) -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(sent)

@@ -23,7 +23,7 @@ async def all_gone(server: Server) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_caller_that_takes_nothing_is_cut_off_and_its_request_ends() -> None:
+async def test_a_caller_that_reads_nothing_is_disconnected_and_its_request_ends() -> None:
     disconnected = asyncio.Event()
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
@@ -74,7 +74,7 @@ async def test_half_a_request_is_refused_after_a_while(sent: bytes, path: str) -
         assert (error["code"], error["path"]) == ("request_timeout", path)
 
 
-async def test_the_system_looks_after_callers_that_are_silent() -> None:
+async def test_connections_use_tcp_keepalive() -> None:
     async with serving(echo) as server:
         caller = await server.call()
         caller.send(GET)
@@ -86,7 +86,7 @@ async def test_the_system_looks_after_callers_that_are_silent() -> None:
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
 
 
-def test_what_the_system_holds_counts_as_waiting() -> None:
+def test_bytes_in_the_socket_buffer_count_as_unsent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         sending = socket.create_connection(server.getsockname())
         taking, _ = server.accept()
@@ -110,7 +110,7 @@ def pace() -> ClientProgress:
     )
 
 
-def test_whoever_takes_a_byte_now_and_then_is_not_cut_off() -> None:
+def test_a_caller_that_reads_slowly_is_not_disconnected() -> None:
     caller = pace()
     assert not any(
         caller.is_stalled(at_s, 100_000 - at_s, is_full=True) for at_s in range(0, 10_000, 15)
@@ -120,7 +120,7 @@ def test_whoever_takes_a_byte_now_and_then_is_not_cut_off() -> None:
     assert caller.is_stalled(now_s + 121, left_bytes, is_full=True)
 
 
-def test_little_that_waits_is_no_sign_of_a_caller_that_does_not_take() -> None:
+def test_a_few_unsent_bytes_are_no_stall() -> None:
     caller = pace()
     assert not any(caller.is_stalled(at_s, 10, is_full=False) for at_s in range(0, 900, 15))
 
@@ -135,5 +135,5 @@ def test_a_long_body_may_take_longer() -> None:
     assert caller.body_is_late(261)
 
 
-def test_a_caller_is_looked_at_often_enough_for_the_shortest_limit() -> None:
+def test_the_check_interval_fits_the_shortest_limit() -> None:
     assert pace().check_each_s == 15

@@ -11,7 +11,7 @@ def abilities_of(text: str) -> Abilities:
     return find_abilities(ChatTemplate(text, {"bos_token": "<s>"}))
 
 
-def test_a_template_that_takes_all_has_all_abilities() -> None:
+def test_a_template_that_accepts_all_has_all_abilities() -> None:
     found = abilities_of(OPEN)
     assert found.system
     assert found.several_systems

@@ -81,7 +81,7 @@ def test_volatile_lines_are_no_part_of_a_system_text() -> None:
     assert turns(empty, USER) == turns(USER)
 
 
-def test_several_systems_are_one_where_the_template_takes_one() -> None:
+def test_several_systems_are_one_where_the_template_accepts_one() -> None:
     second = Message("developer", "and brief")
     messages = (SYSTEM, second, USER)
     assert contents(*messages) == [
@@ -138,7 +138,7 @@ def test_an_assistant_message_stands_between_a_result_and_a_user(
     assert made[-2:] == [("assistant", BRIDGE), ("user", "more")]
 
 
-def test_calls_in_parallel_follow_one_by_one_where_the_template_takes_one() -> None:
+def test_calls_in_parallel_follow_one_by_one_where_the_template_accepts_one() -> None:
     both = Message("assistant", "both", "why", (CALL, SECOND))
     late = Message("tool", "noon", tool_call_id=SECOND.call_id)
     abilities = replace(ALL, parallel_calls=False)
@@ -212,7 +212,7 @@ def test_a_result_without_its_call_is_a_user_message() -> None:
     }
 
 
-def test_text_beside_reasoning_joins_it_where_the_template_takes_one_of_them() -> None:
+def test_text_beside_reasoning_joins_it_where_the_template_accepts_one_of_them() -> None:
     message = Message("assistant", "I look.", "why", (CALL,))
     made = turns(USER, message, RESULT, abilities=replace(ALL, text_beside_reasoning=False))
     assert made[1]["content"] == ""
@@ -296,7 +296,7 @@ NO_PARTS: frozenset[str] = frozenset()
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user"])
-def test_text_in_parts_is_one_text_with_lines_where_the_template_takes_no_list(role: Any) -> None:
+def test_text_in_parts_is_one_text_with_lines_where_the_template_accepts_no_list(role: Any) -> None:
     message = Message(role, PARTS)
     listed = [{"type": "text", "text": part.text} for part in PARTS]
     assert turns(message)[0]["content"] == [

@@ -141,7 +141,7 @@ def test_a_schema_that_the_template_cannot_spell_goes_into_the_description(prope
     assert shown(tools, schema)["description"] == text
 
 
-def test_a_tool_that_the_template_takes_in_no_form_is_refused_as_a_tool() -> None:
+def test_a_tool_that_the_template_accepts_in_no_form_is_refused_as_a_tool() -> None:
     picky = "{% if t.function.name.startswith('word') and not t.function.description %}"
     refusing = picky + "{{ raise_exception('No.') }}{% endif %}{{ '' + t.function.extra.no }}"
     text = OPEN.replace(
