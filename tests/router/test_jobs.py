@@ -164,7 +164,7 @@ async def test_usage_records_that_the_end_leaves_unwritten_are_logged(
     assert caplog.messages[-1].startswith("2000 usage rows could not be written; agents send")
 
 
-async def test_a_row_that_cannot_be_stored_takes_no_other_with_it(
+async def test_a_row_that_cannot_be_stored_does_not_prevent_others(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(ORIGINS)

@@ -28,7 +28,7 @@ def test_it_is_known_of_each_kind_whether_it_supports_padding(kind: Path) -> Non
         assert supports is (kind.name not in PADDING_BLIND)
 
 
-def test_a_model_that_takes_no_padding_at_all_is_logged_and_gets_none(
+def test_a_model_that_supports_no_padding_at_all_is_logged_and_gets_none(
     tiny: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Driver(tiny, change=lambda model: replace(model, network=_Odd(model.network))) as engine:

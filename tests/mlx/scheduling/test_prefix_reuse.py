@@ -147,7 +147,7 @@ def test_sequences_that_arrive_together_compute_a_shared_prefix_once(kind: Path)
         assert cached == [0, 200, 200, 200]
 
 
-def test_a_sequence_that_arrives_late_takes_over_what_another_has_prefilled(kind: Path) -> None:
+def test_a_sequence_that_arrives_late_reuses_what_another_has_prefilled(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.submit("early", BASE, max_tokens=ANSWER_TOKENS, boundaries=BOUNDARIES)
         engine.step()

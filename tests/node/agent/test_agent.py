@@ -376,7 +376,7 @@ async def test_ids_are_taken_over_if_they_are_sane_and_free() -> None:
         await batches.aclose()
 
 
-async def test_a_cancel_counts_also_while_the_model_is_looked_for(
+async def test_a_cancel_counts_also_while_the_model_is_being_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running() as agent:

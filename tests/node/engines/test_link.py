@@ -116,7 +116,7 @@ async def test_a_request_that_cannot_be_sent_leaves_none_open() -> None:
         assert ends.queue.empty()
 
 
-async def test_a_module_in_the_current_folder_does_not_take_the_place_of_ours(
+async def test_a_module_in_the_current_folder_does_not_replace_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
@@ -279,7 +279,7 @@ async def test_a_lease_is_answered_by_an_engine_that_keeps_within_it() -> None:
         assert link.stats == answers[-1]
 
 
-async def test_one_that_stops_waiting_for_an_answer_takes_no_others() -> None:
+async def test_a_call_that_stops_waiting_for_its_answer_consumes_no_other() -> None:
     async with linked() as link:
         first = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 1)))
         second = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 2)))
@@ -288,7 +288,7 @@ async def test_one_that_stops_waiting_for_an_answer_takes_no_others() -> None:
         assert (await second).lease == MemoryLease(0, 0, 2)
 
 
-async def test_a_clear_does_not_take_the_answer_of_a_lease() -> None:
+async def test_a_clear_does_not_consume_the_answer_of_a_lease() -> None:
     script = Script(
         models=(ScriptedModel(kv_bytes_per_token=10),),
         cache=ScriptedCache(capacity_tokens=10),
@@ -428,7 +428,7 @@ async def test_a_start_that_is_cancelled_before_its_load_is_sent_ends_its_proces
     assert waiting.process.returncode == -signal.SIGKILL
 
 
-async def test_a_stop_that_is_given_up_does_not_end_the_wait_of_another_one() -> None:
+async def test_a_cancelled_stop_does_not_end_the_wait_of_another_one() -> None:
     async with linked() as link:
         first = asyncio.create_task(link.stop(0.0))
         await asyncio.sleep(0)

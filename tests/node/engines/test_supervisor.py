@@ -379,7 +379,7 @@ async def until_leased(handle: EngineHandle, accept: Callable[[int], bool]) -> i
         await asyncio.sleep(0)
 
 
-async def test_a_second_load_takes_stored_kv_back_and_an_unload_returns_it() -> None:
+async def test_a_second_load_shrinks_the_lease_of_stored_kv_and_an_unload_restores_it() -> None:
     models = (ScriptedModel("a", kv_bytes_per_token=KV), ScriptedModel("b", kv_bytes_per_token=KV))
     async with world(Script(models=models, cache=CACHE), budget_bytes=6 * GIB) as it:
         first = await it.touch("a")

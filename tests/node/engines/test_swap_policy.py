@@ -82,7 +82,9 @@ def test_the_model_of_the_oldest_waiter_is_next() -> None:
     assert step(40, [], awaited).load == "c"
 
 
-def test_a_later_model_is_loaded_only_where_it_takes_nothing_from_one_that_waits() -> None:
+def test_a_later_model_is_loaded_only_where_it_uses_no_memory_that_an_earlier_one_waits_for() -> (
+    None
+):
     awaited = [AwaitedModel("b", 6, 30.0), AwaitedModel("c", 3, 31.0)]
     found = step(40, [resident("a", leases=1)], awaited)
     assert found.load is None and found.blocked == {"b", "c"}

@@ -144,7 +144,7 @@ async def test_the_load_of_a_pinned_model_continues_though_nobody_waits_for_it(
         await it.until(ModelState.READY)
 
 
-async def test_a_load_is_cancelled_once_however_often_it_is_looked_at(
+async def test_a_load_is_cancelled_once_however_often_it_is_checked(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -87,7 +87,7 @@ def test_a_wrong_file_is_not_kept(tmp_path: Path) -> None:
         assert (tmp_path / "a.json").read_bytes() == b""
 
 
-def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> None:
+def test_a_source_that_begins_anew_discards_its_bytes(tmp_path: Path) -> None:
     def anew(_file: ExpectedFile, out: PartialFile) -> None:
         out.write(b"from the begin")
         with pytest.raises(OSError, match="back to its start"):

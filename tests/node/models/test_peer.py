@@ -136,7 +136,7 @@ def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path
     assert [given for _, _, given in peer.requested] == ["bytes=0-", "bytes=5000-", "bytes=0-"]
 
 
-def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
+def test_bytes_with_another_hash_are_rejected(tmp_path: Path) -> None:
     with playing(PlayedPeer()) as peer:
         peer.files["config.json"] = b"[]"
         with pytest.raises(PeerFailed, match="wrong hash"):
@@ -145,7 +145,7 @@ def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [WEIGHTS + b"x", WEIGHTS[:-1]])
-def test_a_file_of_another_length_is_not_taken(tmp_path: Path, data: bytes) -> None:
+def test_a_file_of_another_length_is_rejected(tmp_path: Path, data: bytes) -> None:
     with playing(PlayedPeer()) as peer:
         peer.files["sub/model.safetensors"] = data
         with pytest.raises(PeerFailed, match="does not have the size that the node reported"):

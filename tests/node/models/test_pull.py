@@ -201,7 +201,7 @@ def made(error: object) -> Exception:
     return result
 
 
-def test_another_model_of_that_name_is_never_taken_for_this_one(tmp_path: Path) -> None:
+def test_another_model_of_that_name_is_never_used_for_this_one(tmp_path: Path) -> None:
     hub, store = ScriptedHub(), ModelStore(tmp_path)
     pull(PullCommand("taken", "org/tiny"), store, quiet, lambda: hub)
     with pytest.raises(DownloadError, match="taken is there already, from org/tiny; pull other/m"):

@@ -68,7 +68,7 @@ def test_reads_the_size_of_each_tensor(tmp_path: Path) -> None:
     assert json.loads(read_header(path))["a"]["shape"] == [3]
 
 
-def test_text_takes_what_is_not_foreign(tmp_path: Path) -> None:
+def test_text_bytes_are_those_of_tensors_that_are_not_foreign(tmp_path: Path) -> None:
     path = write_weights(tmp_path / "m", model__norm=3, visual__w=50, mtp__w=7)
     assert text_bytes(path) == 3
 

@@ -195,7 +195,7 @@ class TestStops:
     ) -> None:
         assert read(output, "a hal", ("halt",)) == [content("a hal")]
 
-    def test_stop_strings_are_looked_for_in_the_answer_only(self) -> None:
+    def test_stop_strings_are_searched_in_the_answer_only(self) -> None:
         text = f"<think>a. halt.</think>b{call(s='halt.')}c halt d"
         assert read(form(), text, ("halt",)) == [
             reasoning("a. halt."),

@@ -201,7 +201,7 @@ async def test_a_client_that_leaves_while_it_waits_costs_nothing(looping: Path) 
         assert len(started.children) == 1
 
 
-async def test_memory_that_a_prompt_took_is_given_back(
+async def test_memory_of_a_prompt_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = words_folder(tmp_path, TEMPLATE)

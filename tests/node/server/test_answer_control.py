@@ -45,7 +45,7 @@ async def test_a_constraint_that_the_engine_lacks_is_refused_by_the_body_s_own_p
             assert answer.json()["error"]["message"].startswith("tool_choice: ")
 
 
-async def test_a_count_takes_all_that_an_answer_takes(tmp_path: Path) -> None:
+async def test_a_token_count_accepts_the_fields_of_a_message_request(tmp_path: Path) -> None:
     tools = [{"name": "f", "input_schema": SCHEMA}]
     async with running(tmp_path) as agent:
         plain = await message(agent, "/count_tokens", tools=tools)

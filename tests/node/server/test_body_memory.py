@@ -69,7 +69,7 @@ async def test_one_that_waits_too_long_is_rejected_with_a_retry_after(
         await closed(first)
 
 
-async def test_room_is_given_back_however_a_request_ends(tmp_path: Path) -> None:
+async def test_reserved_room_is_released_however_a_request_ends(tmp_path: Path) -> None:
     script = Script(models=(ScriptedModel(context_tokens=100),))
     bad: list[tuple[str, dict[str, Any], int]] = [
         ("/v1/chat/completions", chat_body(CONTENT * 3), 400),

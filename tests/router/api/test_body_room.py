@@ -102,7 +102,7 @@ async def test_one_that_waits_too_long_is_rejected_with_retry_after(
     assert await first.head() == 200
 
 
-async def test_room_is_given_back_however_a_request_ends(
+async def test_reserved_room_is_released_however_a_request_ends(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     node = await a_node(router, start_node)
@@ -158,7 +158,7 @@ async def test_a_body_of_too_many_values_is_refused_before_anything_is_made_of_i
     assert (await refused.error())["code"] == "body_too_large"
 
 
-async def test_large_bodies_of_a_key_are_gone_through_a_few_at_a_time() -> None:
+async def test_large_bodies_of_a_key_are_read_a_few_at_a_time() -> None:
     room, go, begun = BodyRoom(), threading.Event(), threading.Semaphore(0)
 
     def work() -> int:

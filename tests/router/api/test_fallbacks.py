@@ -299,7 +299,7 @@ FULL = b'{"error":{"message":"Full.","code":"queue_full","type":"server_error","
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_a_model_cannot_take_goes_on_to_the_next(
+async def test_a_request_that_a_model_cannot_serve_goes_to_the_next(
     router: RunningRouter, start_node: StartNode, status: str, error: bytes, code: str, stream: bool
 ) -> None:
     async def refuse(request: Request) -> None:

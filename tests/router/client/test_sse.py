@@ -84,7 +84,7 @@ def test_a_prompt_that_is_too_long_becomes_the_router_s_own_error_with_its_lengt
     assert (error.message, error.overflow) == (message, Overflow(11, 8))
 
 
-def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
+def test_a_body_longer_than_any_error_is_not_parsed_as_one() -> None:
     for length, message in ((sse.MAX_ERROR_BYTES - 100, "no"), (sse.MAX_ERROR_BYTES, "")):
         param = b"[" + b"[]," * (length // 3) + b"[]]"
         answer = (
@@ -95,7 +95,7 @@ def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
     assert OTHERWISE.message.encode() in sse.late_error(answer, OTHERWISE, ApiDialect.RESPONSES)
 
 
-def test_only_the_beginning_of_a_message_is_looked_at() -> None:
+def test_only_the_beginning_of_a_message_is_searched() -> None:
     for words, known in (
         ("prompt is too long", sse.is_too_long),
         ("model not found", sse.is_model_missing),

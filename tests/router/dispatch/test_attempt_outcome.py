@@ -101,7 +101,7 @@ def error_body(code: str) -> bytes:
 
 @pytest.mark.parametrize("status", [404, 409, 429])
 @pytest.mark.parametrize("headers", [{}, RETRY])
-def test_a_node_that_cannot_take_a_request_has_not_failed(
+def test_a_node_that_cannot_accept_a_request_has_not_failed(
     status: int, headers: dict[bytes, bytes]
 ) -> None:
     assert failure_kind(ErrorResponse(status, headers, b"{}")) is Failure.BUSY

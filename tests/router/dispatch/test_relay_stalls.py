@@ -146,7 +146,7 @@ async def test_after_content_a_stall_never_looks_finished(
     await node.requests[-1].wait_gone()
 
 
-async def test_a_server_that_never_begins_is_given_up(
+async def test_a_server_that_never_begins_times_out(
     strict: RunningRouter, start_node: StartNode
 ) -> None:
     await strict.add(await start_node(serving(silent)), kind="openai")

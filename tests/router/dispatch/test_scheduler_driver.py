@@ -82,7 +82,7 @@ async def test_a_caller_that_leaves_the_queue_is_forgotten(world: World) -> None
     assert open_leases(world.placing.traffic) == 0
 
 
-async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world: World) -> None:
+async def test_a_lease_granted_to_a_cancelled_task_is_released(world: World) -> None:
     first = await world.lease(await world.place("1"))
     second = await world.place("2")
     world.placing.on_done(first, served=True)
@@ -93,7 +93,7 @@ async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world
     assert open_leases(world.placing.traffic) == 0
 
 
-async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: World) -> None:
+async def test_a_lease_granted_after_its_caller_left_is_released(world: World) -> None:
     first = await world.lease(await world.place("1"))
     second = await world.place("2")
     second.cancel()

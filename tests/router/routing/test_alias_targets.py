@@ -56,7 +56,7 @@ def everything(**fields: Any) -> NodeView:
     return view("n", *(on_disk(name, **fields) for name in "abc"))
 
 
-def test_one_target_is_taken_whatever_it_is_like() -> None:
+def test_a_single_target_is_chosen_whatever_its_state() -> None:
     assert order(ModelRoute((A,)), SMALL, Moment(NOW_S, ())).targets == (A,)
 
 
@@ -120,7 +120,7 @@ def test_where_none_fits_the_first_that_exists_gives_the_reason() -> None:
     assert "a: no node has it; b: no node that has it can be reached" in found.why
 
 
-def test_warm_takes_the_first_that_is_ready_then_one_that_is_being_loaded() -> None:
+def test_warm_chooses_the_first_that_is_ready_then_one_that_is_being_loaded() -> None:
     loading = view("n", on_disk("a"), model_status("b", state=ModelState.LOADING), on_disk("c"))
     warm = route(selector="warm")
     assert chosen(warm, SMALL, loading) == ["b", "a", "c"]
@@ -140,7 +140,9 @@ def test_warm_takes_the_first_that_is_ready_then_one_that_is_being_loaded() -> N
         ((2, 2, 5), ["a", "b", "c"]),
     ],
 )
-def test_spillover_takes_the_first_with_room(in_flight: tuple[int, ...], models: list[str]) -> None:
+def test_spillover_chooses_the_first_with_room(
+    in_flight: tuple[int, ...], models: list[str]
+) -> None:
     spill = route(selector="spillover", spill_at=2)
     assert chosen(spill, TargetQuery(10, in_flight=in_flight), everything()) == models
 
@@ -160,7 +162,7 @@ def test_a_session_stays_with_the_target_that_answered_it_last() -> None:
     )
 
 
-def test_a_session_leaves_a_target_that_cannot_take_it() -> None:
+def test_a_session_leaves_a_target_that_cannot_serve_it() -> None:
     warm, with_b = route(A, B, selector="warm"), TargetQuery(10, last=B.key)
     ready = view("n", model_status("a"), model_status("b"))
     away = msgspec.structs.replace(ready, reachable=False)

@@ -82,7 +82,7 @@ def is_taken(read: Callable[[bytes], object], body: bytes) -> bool:
 
 @pytest.mark.parametrize("path", PATHS)
 @given(defaults=some_of(DEFAULTS), sent=some_of(SENT))
-def test_what_a_node_takes_it_takes_with_defaults_too(
+def test_a_body_that_a_node_accepts_is_accepted_with_defaults_too(
     path: str, defaults: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     read, body = PATHS[path]

@@ -61,7 +61,7 @@ def paid(cost_bound: float = 0.5, request_id: str = "r") -> Ticket:
     return ticket(request_id, cost_bound=cost_bound, caller=caller())
 
 
-def test_a_request_is_taken_to_cost_its_prompt_and_its_longest_answer() -> None:
+def test_the_estimated_cost_of_a_request_is_that_of_its_prompt_and_its_longest_answer() -> None:
     budgets = World().budgets
     body = {"messages": [{"role": "user", "content": "x" * 4000}], "max_tokens": 100}
     fields = read_fields(json.dumps(body).encode())
@@ -115,7 +115,7 @@ def test_cached_tokens_have_their_own_price_where_there_is_one() -> None:
     assert Prices(2.0, 10.0).cost(1_000_000, 400_000, 100_000) == pytest.approx(3.0)
 
 
-def test_nothing_is_let_in_that_might_cost_more_than_is_left() -> None:
+def test_a_request_that_might_exceed_the_budget_is_refused() -> None:
     world = World(spent=0.4)
     world.budgets.check(caller(), 0.6)
     with pytest.raises(PaidBudgetUsed, match=r"1 a month, 0.60 is left, .* cost 0.61") as raised:

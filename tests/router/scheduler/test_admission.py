@@ -97,7 +97,7 @@ def test_a_node_that_reports_no_cache_gets_as_many_as_its_max_rows() -> None:
     assert names(fleet.done(leases[0], served=True)) == ["x"]
 
 
-def test_a_waiting_request_takes_the_one_of_two_equal_nodes_that_has_a_free_row() -> None:
+def test_of_two_equal_nodes_a_waiting_request_is_sent_to_the_one_with_a_free_row() -> None:
     fleet = Fleet(*(node_view(name, model_status(max_rows=1)) for name in "ab"))
     for number in range(40):
         fleet.done(fleet.lease(a_ticket(f"quick {number}")), served=True)
@@ -149,7 +149,7 @@ def test_a_stream_that_stays_silent_for_long_does_not_keep_others_for_ever() -> 
     assert len(fleet.scheduler._admission) == 0
 
 
-def test_while_a_prefill_is_overdue_the_queue_is_looked_at_no_more_than_usual() -> None:
+def test_while_a_prefill_is_overdue_the_queue_is_scanned_no_more_than_usual() -> None:
     fleet = Fleet(*agents("a"))
     work_s = fleet.term(a_ticket("1", 4_000), "a", "prefill_s")
     fleet.lease(a_ticket("1", 4_000))
@@ -229,7 +229,7 @@ def test_what_becomes_free_while_the_queue_is_scanned_is_offered_to_all() -> Non
     assert looks(fleet) == {f"{SCAN_TICKETS}": "c"}
 
 
-def test_a_waiting_request_takes_another_node_when_that_is_better_by_now() -> None:
+def test_a_waiting_request_is_sent_to_another_node_when_that_is_better_by_now() -> None:
     fleet = Fleet(*agents("a", "b"))
     fleet.prefixes.add("a", chain(7, 1), 9_000)
     fleet.lease(a_ticket("1", 3_000, pinned_node_id="a"))
@@ -460,7 +460,7 @@ def test_a_decision_names_every_node_and_why_one_was_chosen() -> None:
     assert action.decision.chosen is action.decision.nodes[0]
 
 
-def test_where_no_node_can_take_it_the_reason_names_each_node_s() -> None:
+def test_where_no_node_can_serve_it_the_reason_names_each_node_s() -> None:
     fleet = Fleet(node_view("b", reachable=False), node_view("c", model_status("x")))
     explained = fleet.scheduler.explain(a_ticket("1"), fleet.moment)
     assert explained.node_id == ""

@@ -51,7 +51,7 @@ def test_a_conversation_that_goes_on_from_its_responses_is_one_session(is_whole:
     assert fleet.term(a_ticket("x", 20_000), "a", "eviction_s") == 0.0
 
 
-def test_one_strange_prompt_does_not_make_all_others_be_taken_for_so_long() -> None:
+def test_one_unusual_prompt_changes_the_estimate_of_others_by_its_share_only() -> None:
     fleet = Fleet(*agents("a"))
     image = a_ticket("1", 100, hints=Hints("s"))
     lease = fleet.lease(image)

@@ -106,7 +106,7 @@ def learned_of_two_others(chip: str, model: str = "m", new: str = "Apple M4 Max"
     return untried.prefill.seconds(0, 1_000) / guesses_s["new", model]
 
 
-def test_an_untried_node_is_taken_to_be_off_its_chip_as_the_model_s_other_nodes_are() -> None:
+def test_an_untried_node_is_assumed_to_be_off_its_chip_as_the_model_s_other_nodes_are() -> None:
     assert learned_of_two_others("Apple M4") == pytest.approx(2.5, rel=0.01)
 
 
@@ -116,7 +116,7 @@ def test_unknown_chips_predict_nothing_of_others() -> None:
     assert learned_of_two_others("") == 1.0
 
 
-def test_an_untried_foreign_server_is_taken_to_be_like_the_others() -> None:
+def test_an_untried_foreign_server_is_assumed_to_be_like_the_others() -> None:
     assert learned_of_two_others("", new="") == pytest.approx(2.5, rel=0.01)
 
 

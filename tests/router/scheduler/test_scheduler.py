@@ -432,7 +432,7 @@ def test_a_node_that_has_started_anew_has_nothing_ahead_and_nothing_warm() -> No
     assert fleet.scheduler.in_flight("a") == 1
 
 
-def test_of_equal_foreign_servers_the_one_with_fewer_live_sessions_takes_the_next() -> None:
+def test_of_equal_foreign_servers_the_one_with_fewer_live_sessions_is_sent_the_next() -> None:
     fleet = Fleet(*(node_view(name) for name in "ab"))
     for name, node_id in (("1", "a"), ("2", "a"), ("3", "b")):
         fleet.done(fleet.lease(a_ticket(name, 1_000, pinned_node_id=node_id)), served=True)

@@ -56,7 +56,7 @@ def test_rows_slow_each_other() -> None:
     assert two.ended_s == pytest.approx(one.ended_s + 10 / 10)
 
 
-def test_no_prefill_begins_while_all_rows_are_taken() -> None:
+def test_no_prefill_begins_while_all_rows_are_busy() -> None:
     jobs = [job(1, (1,), output=50), job(2, (2,), output=10)]
     run(node(max_rows=1), jobs)
     assert jobs[1].began_s == pytest.approx(jobs[0].ended_s) == pytest.approx(6.0)

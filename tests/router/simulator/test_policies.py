@@ -29,14 +29,14 @@ def of_session(session: str, path: Sequence[int] = (1,)) -> SimulatedCall:
     return replace(call(0, path), session=session)
 
 
-def test_round_robin_takes_each_node_in_turn() -> None:
+def test_round_robin_chooses_each_node_in_turn() -> None:
     policy = RoundRobin(nodes(3), random.Random(1))
     chosen = [policy.choose(call(number, (1,))) for number in range(6)]
     assert chosen[:3] == chosen[3:]
     assert sorted(chosen[:3]) == [0, 1, 2]
 
 
-def test_least_in_flight_takes_the_node_with_fewest_and_any_of_equals() -> None:
+def test_least_in_flight_chooses_the_node_with_fewest_and_any_of_equals() -> None:
     fleet = nodes(3)
     policy = LeastInFlight(fleet, random.Random(1))
     fleet[0].submit(job(1, (1,)), 0.0)

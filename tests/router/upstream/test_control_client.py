@@ -165,7 +165,7 @@ async def test_on_a_mac_no_way_to_a_node_names_the_setting_of_the_local_network(
     assert raised.value.message.startswith("http://192.168.1.7:8801 cannot be reached: ")
 
 
-async def test_a_node_that_never_answers_is_given_up(
+async def test_a_call_to_a_node_that_never_responds_times_out(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(request: Request) -> None:
@@ -320,7 +320,7 @@ async def test_events_are_requested_from_the_last_one_seen(
     await stream.aclose()
 
 
-async def test_a_silent_event_stream_is_given_up(
+async def test_a_silent_event_stream_times_out(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_client, "HEARTBEAT_S", 0.02)

@@ -108,7 +108,7 @@ def test_a_count_beside_content_is_read_and_passed_on() -> None:
     "usage",
     [b"7", b'{"prompt_tokens":-1,"completion_tokens":"x"}', b'{"prompt_tokens":1e99}', b"{"],
 )
-def test_what_is_no_count_does_no_harm(usage: bytes) -> None:
+def test_an_invalid_count_changes_no_event(usage: bytes) -> None:
     response = answer()
     events = b'data: {"choices":[{}],"usage":' + usage + b"}\n\n"
     assert response.pass_on(events) == events

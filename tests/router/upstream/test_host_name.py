@@ -215,7 +215,7 @@ async def test_an_address_of_one_link_keeps_its_interface(network: Network) -> N
     assert [each["host"] for each in found] == [f"fe80::1%{interface}", "fd00::1"]
 
 
-def test_a_lookup_that_outlives_its_loop_harms_nobody(network: Network) -> None:
+def test_a_lookup_that_outlives_its_loop_has_no_effect(network: Network) -> None:
     async def give_up() -> None:
         task = asyncio.create_task(HostName("slow.local", 80).addresses())
         while not network.lookups:

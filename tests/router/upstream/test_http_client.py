@@ -61,7 +61,7 @@ async def test_a_request_arrives_whole_and_its_answer_is_read(
     )
 
 
-async def test_the_last_connection_used_is_taken_again(
+async def test_the_last_connection_used_is_reused(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     node = await start_node(whole)
@@ -104,7 +104,7 @@ async def test_no_more_of_a_body_is_gathered_than_is_wanted(
         await (await upstream.send(HEAD, b"{}")).read_all(5)
 
 
-async def test_a_body_that_was_read_can_be_given_back(
+async def test_a_body_that_was_read_can_be_put_back(
     start_node: StartNode, upstreams: list[Upstream]
 ) -> None:
     response = await to(await start_node(whole), upstreams).send(HEAD, b"{}")

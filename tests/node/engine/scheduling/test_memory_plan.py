@@ -11,7 +11,7 @@ def plan(live_bytes: int = 1000, stored_bytes: int = 500) -> MemoryPlan:
     return MemoryPlan(lease, live_bytes=lambda tokens: tokens, weight_bytes=10_000)
 
 
-def test_a_sequence_alone_may_take_what_stored_kv_has_too() -> None:
+def test_a_sequence_alone_may_use_the_memory_of_stored_kv_too() -> None:
     assert plan().longest_tokens(4000) == 1500
     assert plan().longest_tokens(800) == 800
     assert plan().admits([], [], [1400])

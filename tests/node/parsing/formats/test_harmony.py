@@ -143,7 +143,7 @@ def test_markers_that_the_vocabulary_has_count_as_tokens_only() -> None:
     assert "".join(part.text for part in parts) == "It ends with <|end|> here."
 
 
-def test_a_stop_string_is_looked_for_in_the_answer_only() -> None:
+def test_a_stop_string_is_searched_in_the_answer_only() -> None:
     form = output_format(reasoning="harmony", tool_calls="harmony", tail=START)
     machine = OutputParser(form, stops=(".",))
     parts = [*machine.feed(analysis("First. Then.") + final("One. Two."))]

@@ -97,13 +97,13 @@ def test_a_system_that_does_not_stay_where_it_is_is_none(shown: str) -> None:
         ),
     ],
 )
-def test_a_list_that_is_spelled_out_is_not_taken(spelled: str, parts: bool) -> None:
+def test_a_list_that_is_spelled_out_is_not_accepted(spelled: str, parts: bool) -> None:
     found = abilities_of(OPEN.replace("{{ m.content }}", spelled)).parts
     assert found == ({"user", "system", "tool"} if parts else set())
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool"])
-def test_lists_may_be_taken_of_some_roles_only(role: str) -> None:
+def test_lists_may_be_accepted_of_some_roles_only(role: str) -> None:
     spelled = (
         "{% if m.content is not string and m.role == '" + role + "' %}"
         "{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
@@ -209,7 +209,7 @@ def test_reasoning_may_be_a_part() -> None:
     assert not abilities_of(OPEN).reasoning_part
 
 
-def test_efforts_are_those_that_are_taken() -> None:
+def test_efforts_are_those_that_are_accepted() -> None:
     choosy = (
         "{% set reasoning_effort = reasoning_effort or 'no_think' %}"
         "{% if reasoning_effort not in ('no_think', 'low', 'high') %}{{ raise_exception('No.') }}"

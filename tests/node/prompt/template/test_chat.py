@@ -182,7 +182,7 @@ def test_a_template_that_changes_the_last_message_refuses_to_go_on() -> None:
 # --- markers ---------------------------------------------------------------------------------
 
 
-def test_no_text_of_a_request_is_taken_for_a_marker() -> None:
+def test_no_text_of_a_request_is_treated_as_a_marker() -> None:
     odd = MARKERS[:6]
     call = ToolCall("1", "f", f'{{"a": "{odd[0]}"}}')
     tool = replace(WEATHER, function={"name": "f", "description": odd[1]})

@@ -56,7 +56,7 @@ def test_the_clients_variable_for_thinking_has_all_names() -> None:
     ("effort", "given"),
     [("low", "low"), ("minimal", "low"), ("medium", "high"), ("max", "high"), ("odd", "odd")],
 )
-def test_an_effort_is_the_next_higher_one_that_is_taken(effort: str, given: str) -> None:
+def test_an_effort_is_the_next_higher_one_that_is_accepted(effort: str, given: str) -> None:
     options = TemplateOptions(reasoning_effort=effort)
     assert template_variables(options, CHOOSY)["thinking_effort"] == given
 

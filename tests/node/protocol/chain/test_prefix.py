@@ -444,7 +444,7 @@ def test_an_empty_answer_is_an_item_of_a_chat_and_none_of_a_response() -> None:
         (RESPONSES, {"input": [{"role": "wizard", "content": "a"}]}),
     ],
 )
-def test_what_an_endpoint_does_not_take_has_no_chain(path: str, given: dict[str, Any]) -> None:
+def test_a_body_that_an_endpoint_refuses_has_no_chain(path: str, given: dict[str, Any]) -> None:
     fields = fields_of(json.dumps(given).encode())
     assert Chainer().chain(fields, path, "m") is None
 

@@ -128,7 +128,7 @@ REFUSED_DEFAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def test_a_default_that_no_path_would_take_is_refused(
+async def test_a_default_that_no_path_would_accept_is_refused(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await a_node(router, start_node, "tiny")

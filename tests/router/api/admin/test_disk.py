@@ -210,7 +210,7 @@ async def test_a_model_that_is_there_is_not_pulled(world: World) -> None:
     await world.fails(Conflict, "has the model 'org/m' already")
 
 
-async def test_nodes_that_take_no_models_are_distinguished_from_those_that_have_it(
+async def test_nodes_that_accept_no_models_are_distinguished_from_those_that_have_it(
     world: World,
 ) -> None:
     world.add("a", a_model())

@@ -333,7 +333,7 @@ async def test_a_busy_node_does_not_keep_the_others_from_unloading(
     assert (await world.audited())[0] == ("boss", "model.unload", "tiny", "on b")
 
 
-async def test_a_foreign_server_takes_no_orders(world: World, api: httpx.AsyncClient) -> None:
+async def test_a_foreign_server_accepts_no_orders(world: World, api: httpx.AsyncClient) -> None:
     world.play("http://127.0.0.1:1", PlayedNode(a_status("?", a_model("llama"))))
     await api.post("/nodes", json={"url": "http://127.0.0.1:1", "kind": "openai", "name": "x"})
     response = await api.post("/models/load", json={"model": "llama", "node": "x"})
