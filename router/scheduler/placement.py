@@ -281,7 +281,8 @@ class Placement:
         self, able: Sequence[int], moment: Moment, model: str
     ) -> Callable[[int], tuple[bool, float, int]]:
         """Ranks equally good nodes: first those that can begin now, then by the occupancy of their
-        caches, then by the age of their last grant."""
+        caches, then by the age of their last grant. Full caches are equal however much more they
+        should have kept."""
 
         def rank(number: int) -> tuple[bool, float, int]:
             view = moment.fleet[able[number]]
@@ -289,7 +290,7 @@ class Placement:
             waits = not self.can_begin(view, model, moment.now_s)
             status = model_of(view, model)
             full = occupancy(status.cache if status else None, book.warm.get(model), moment.now_s)
-            return waits, round(full, 2), book.last_grant
+            return waits, round(min(full, 1.0), 2), book.last_grant
 
         return rank
 

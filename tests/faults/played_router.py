@@ -1,5 +1,5 @@
-"""A router that looks after the models of a played node: its lifecycle and its view of the fleet as
-they are, over reports that arrive late, and a registry that forgets."""
+"""A router that manages the models of a played node: the real lifecycle and the real view of the
+fleet, over reports that arrive late, and a registry that forgets."""
 
 from __future__ import annotations
 

@@ -10,11 +10,23 @@ from node.engine.model.blas import load_fast_blas
 # Before anything imports MLX.
 load_fast_blas()
 
+from node.engine.scheduling import disk_cache  # noqa: E402
+from node.engine.scheduling import engine as engine_module  # noqa: E402
 from tests.mlx.kinds import KINDS, make_kind  # noqa: E402
 from tests.mlx.likeness import use_device  # noqa: E402
 from tests.mlx.tiny import make_tiny  # noqa: E402
 
 use_device()
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _patient_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a closing engine name its folder and write its KV, however busy the machine is: a thread
+    of the lowest priority would get no processor time beside a process for each core."""
+    monkeypatch.setattr(disk_cache, "_lower_priority", lambda: None)
+    monkeypatch.setattr(disk_cache, "NAMING_S", PATIENCE_S)
+    monkeypatch.setattr(engine_module, "FLUSH_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

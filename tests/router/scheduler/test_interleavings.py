@@ -194,7 +194,7 @@ class World:
             self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, accounts=usage))
 
     def on_granted(self, ticket: Ticket, decision: Decision) -> None:
-        """Only what can serve it as far as was reported, and nothing void is reckoned with."""
+        """Counts only nodes that can serve it by their latest report, and nothing void."""
         assert ticket.request_id not in self.granted
         assert ticket.request_id not in self.ended
         self.granted[ticket.request_id] = decision.node_id
