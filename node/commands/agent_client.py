@@ -27,7 +27,7 @@ class CommandFailed(NodeError):
 
 
 class NotRunning(CommandFailed):
-    """No agent answers."""
+    """No agent responds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def unreachable(server: ServerAddress, error: httpx.HTTPError) -> CommandFailed:
     """The failed connection as a sentence."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return NotRunning(
-            f"Nothing answers at {server.url}; start the agent with `node-agent serve`, or give "
+            f"Nothing responds at {server.url}; start the agent with `node-agent serve`, or give "
             "its --url."
         )
     return CommandFailed(f"The connection to {server.url} broke ({error_text(error)}).")

@@ -172,7 +172,7 @@ class EngineLink:
                 return await self._request(number, ClearCache(number))
         except TimeoutError:
             raise EngineUnresponsive(
-                f"The engine did not forget its stored KV within {CLEAR_S:.0f} s."
+                f"The engine did not clear its prefix cache within {CLEAR_S:.0f} s."
             ) from None
 
     def set_pressure(self, level: Pressure) -> None:

@@ -174,7 +174,7 @@ class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
         """Effect on the node, as the second part of a sentence."""
         size = "" if self.stored_cap_bytes is None else gib(self.stored_cap_bytes)
         if self.level == "hard":
-            return "it stores no KV, loads no model, and answers small requests only"
+            return "it stores no KV, loads no model, and serves small requests only"
         if self.level == "soft":
             return "its stored KV is reduced step by step" + (f", to {size} now" if size else "")
         return (

@@ -22,7 +22,7 @@ LOAD_TIMEOUT_S = 3600.0
 _POLL_S = 0.5
 NO_MODELS = (
     "No node of the fleet has a model yet. `router nodes` shows the nodes and the errors of those "
-    "that do not answer."
+    "that do not respond."
 )
 
 

@@ -66,13 +66,13 @@ async def _check(record: NodeRecord) -> NodeCheck:
 async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
     if record.kind == KIND_OPENAI:
         names = await client.control.foreign_models()
-        return "ok", Finding.OK, f"It answers, and lists {len(names)} models."
+        return "ok", Finding.OK, f"It responds, and lists {len(names)} models."
     status = await client.control.status()
     if status.node_id != record.id:
         return (
             "fail",
             Finding.OTHER_AGENT,
-            "Another agent answers there, or one whose home was made anew: remove the node and "
+            "Another agent responds there, or one whose home was made anew: remove the node and "
             "add it again, or correct its address.",
         )
     own = own_version()
@@ -80,10 +80,10 @@ async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
         return (
             "warn",
             Finding.OTHER_VERSION,
-            f"It answers, and runs mlx-fleet {status.version}, this router {own}: install one "
+            f"It responds, and runs mlx-fleet {status.version}, this router {own}: install one "
             "version on all machines.",
         )
-    return "ok", Finding.OK, f"It answers: {status.chip}, mlx-fleet {status.version}."
+    return "ok", Finding.OK, f"It responds: {status.chip}, mlx-fleet {status.version}."
 
 
 def _finding(error: RouterError) -> str:

@@ -73,7 +73,7 @@ class _Replay:
         jobs = tuple(self._jobs[number] for number in sorted(self._jobs))
         stuck = sum(job.ended_s != job.ended_s for job in jobs)
         if stuck:
-            raise RuntimeError(f"{stuck} calls were never answered: the policy has lost them")
+            raise RuntimeError(f"{stuck} calls were never completed: the policy has lost them")
         return ReplayResult(jobs, self._reprefilled, tuple(node.busy_s for node in self._nodes))
 
     def _at(self, at_s: float, event: _Event) -> None:

@@ -99,7 +99,7 @@ class _Connection(asyncio.Protocol):
         try:
             response.feed(data)
         except httptools.HttpParserError as error:
-            response.fail(UpstreamBroken(f"The node's answer is not HTTP: {error}"))
+            response.fail(UpstreamBroken(f"The node's response is not HTTP: {error}"))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

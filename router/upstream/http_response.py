@@ -92,7 +92,7 @@ class Response:
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:
-                raise UpstreamBroken("The node's answer is too long.")
+                raise UpstreamBroken("The node's response is too long.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def put_back(self, body: bytes) -> None:
@@ -156,7 +156,7 @@ class Response:
     def _count_head(self, data: bytes) -> None:
         self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
-            self.fail(UpstreamBroken("The head of the answer is too long."))
+            self.fail(UpstreamBroken("The head of the response is too long."))
             self._connection.abort()
 
     def on_lost(self, error: Exception | None) -> None:
@@ -167,9 +167,9 @@ class Response:
             self._complete = True
             self._hand_over()
         elif self._head_bytes or self.status:
-            self.fail(UpstreamBroken("The node closed the connection in the middle of its answer."))
+            self.fail(UpstreamBroken("The node closed the connection in the middle of a response."))
         else:
-            self.fail(NoResponse("The node closed the connection before its answer."))
+            self.fail(NoResponse("The node closed the connection before its response."))
 
     def fail(self, failure: UpstreamBroken) -> None:
         """Fails the response; only the first failure counts."""

@@ -3,7 +3,7 @@
 _WORDS: tuple[tuple[type[BaseException], str], ...] = (
     (MemoryError, "there is not enough memory"),
     (RecursionError, "it is nested too deep"),
-    (TimeoutError, "no answer came in time"),
+    (TimeoutError, "no response arrived in time"),
     (ConnectionResetError, "the connection was cut"),
     (BrokenPipeError, "the connection was cut"),
     (EOFError, "it ended in the middle"),

@@ -75,7 +75,7 @@ def refused_under_pressure(
         return None
     reason = (
         "The machine is short of memory, and until some is free again only small requests are "
-        f"answered: the KV of this one takes {needed_bytes / _MIB:.0f} MiB, and up to "
+        f"served: the KV of this one takes {needed_bytes / _MIB:.0f} MiB, and up to "
         f"{most_bytes / _MIB:.0f} MiB are accepted. Send it again later, or a shorter prompt."
     )
     return Refused(request.uid, reason, is_short=True)
@@ -85,13 +85,11 @@ def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
     """Returns the refusal of more choices than the engine has rows, or of several choices for a
     prompt that is only stored."""
     if request.warm and request.choices > 1:
-        return Refused(
-            request.uid, "A prompt that is only stored has no answers to choose from.", "n"
-        )
+        return Refused(request.uid, "A prompt that is only stored has no choices.", "n")
     if request.choices <= info.max_rows:
         return None
     reason = (
-        f"n is {request.choices}, and this model runs {info.max_rows} answers at a time: see "
+        f"n is {request.choices}, and this model computes {info.max_rows} choices at a time: see "
         "--max-rows."
     )
     return Refused(request.uid, reason, "n")

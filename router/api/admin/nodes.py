@@ -265,13 +265,13 @@ def _refuse_taken(known: list[NodeRecord], name: str | None, url: str) -> None:
         if node.name == name:
             raise Conflict(
                 f"A node named {name!r} exists already, at {node.url}; choose another name, or "
-                f"forget it with `router remove-node {name}`.",
+                f"remove it with `router remove-node {name}`.",
                 param="name",
             )
         if node.url == url:
             raise Conflict(
                 f"The node {node.name!r} has this address already; "
-                f"`router remove-node {node.name}` forgets it.",
+                f"`router remove-node {node.name}` removes it.",
                 param="url",
             )
 
@@ -281,6 +281,6 @@ def _refuse_registered(known: list[NodeRecord], node_id: str) -> None:
         if node.id == node_id:
             raise Conflict(
                 f"The node agent at this address is registered already, as {node.name!r} at "
-                f"{node.url}; `router remove-node {node.name}` forgets it.",
+                f"{node.url}; `router remove-node {node.name}` removes it.",
                 param="url",
             )

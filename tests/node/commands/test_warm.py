@@ -131,7 +131,7 @@ def test_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
         ([TEXT, {"messages": []}], ("--model", "other"), 2, "request 2: messages is not valid"),
         ([SYSTEM], ("--model", "nothing"), 1, "There is no model 'nothing' on this node"),
         ([TEXT], ("--token", "wrong", "--home", "/nowhere"), 1, "The token is missing or wrong"),
-        ([TEXT], ("--url", "http://127.0.0.1:1"), 1, "Nothing answers at http://127.0.0.1:1"),
+        ([TEXT], ("--url", "http://127.0.0.1:1"), 1, "Nothing responds at http://127.0.0.1:1"),
         ([TEXT], ("--url", "ftp://x"), 2, "is not an address"),
         ([TEXT], ("--url", "mini:99999"), 2, "is not an address"),
     ],

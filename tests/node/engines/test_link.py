@@ -308,7 +308,7 @@ async def test_a_clear_does_not_consume_the_answer_of_a_lease() -> None:
 async def test_a_clear_that_gets_no_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.engines.link.CLEAR_S", 0.05)
     async with linked(Script(failing_command="clear_cache")) as link:
-        with pytest.raises(EngineUnresponsive, match="did not forget"):
+        with pytest.raises(EngineUnresponsive, match="did not clear"):
             await link.clear_cache()
         assert (await link.set_lease(MemoryLease(0, 0, 1))).lease == MemoryLease(0, 0, 1)
 

@@ -25,7 +25,7 @@ def check(node: str = "studio", **fields: Any) -> dict[str, Any]:
         "url": f"http://{node}.local:8801",
         "level": "ok",
         "finding": "ok",
-        "message": "It answers: M4 Max, mlx-fleet 0.1.0.",
+        "message": "It responds: M4 Max, mlx-fleet 0.1.0.",
         "addresses": ["192.168.1.7"],
         "took_s": 0.01,
         **fields,
@@ -62,7 +62,7 @@ def test_nodes_that_answer_are_one_line_each(
     warned = check("air", level="warn", message="It runs 0.2.")
     assert doctor.run(played(answering(check(), warned)), as_json=False)
     text = capsys.readouterr().out
-    assert "studio" in text and "It answers: M4 Max" in text and "It runs 0.2." in text
+    assert "studio" in text and "It responds: M4 Max" in text and "It runs 0.2." in text
     assert "Tried" not in text
     assert reached == []
 

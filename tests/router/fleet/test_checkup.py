@@ -38,7 +38,7 @@ async def test_a_node_that_answers_is_well(start_node: StartNode) -> None:
     node = await start_node(saying("200 OK", encode_status(STATUS)))
     check = await found(node_record(node.url))
     assert (check.level, check.finding) == ("ok", Finding.OK)
-    assert check.message == f"It answers: M0, mlx-fleet {own_version()}."
+    assert check.message == f"It responds: M0, mlx-fleet {own_version()}."
     assert check.addresses == ("127.0.0.1",)
 
 
@@ -79,7 +79,7 @@ async def test_a_node_that_refuses_the_call_is_reported_with_its_reason(
 async def test_the_models_of_a_server_of_others_are_requested(start_node: StartNode) -> None:
     node = await start_node(saying("200 OK", b'{"data": [{"id": "m"}]}'))
     check = await found(node_record(node.url, kind="openai"))
-    assert (check.level, check.message) == ("ok", "It answers, and lists 1 models.")
+    assert (check.level, check.message) == ("ok", "It responds, and lists 1 models.")
 
 
 async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_are_reported(

@@ -176,5 +176,5 @@ def test_a_policy_that_loses_a_call_is_found_out() -> None:
             return []
 
     made = workload(read_trace([line(0, 100, 0, [1])], 100))
-    with pytest.raises(RuntimeError, match="1 calls were never answered"):
+    with pytest.raises(RuntimeError, match="1 calls were never completed"):
         play(made, equal_fleet(1), Losing)

@@ -10,7 +10,7 @@ from serving.terminal.error_text import error_text
     [
         (ValueError("it is full.\nTraceback"), "it is full"),
         (MemoryError(), "there is not enough memory"),
-        (TimeoutError(), "no answer came in time"),
+        (TimeoutError(), "no response arrived in time"),
         (ConnectionResetError(), "the connection was cut"),
         (RecursionError(), "it is nested too deep"),
         (RuntimeError(), "it gave no reason"),
