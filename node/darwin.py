@@ -1,7 +1,7 @@
 """Queries macOS's kernel for facts about this Mac, without a process for each query.
 
 The calls are those of sysctl(3) and of host_statistics64 (mach/host_info.h, mach/vm_statistics.h).
-They have been tested with a C library of recorded answers only, not on a Mac.
+They have been tested with a C library of recorded outputs only, not on a Mac.
 """
 
 import ctypes

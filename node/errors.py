@@ -55,7 +55,7 @@ class MethodNotAllowed(api_errors.MethodNotAllowedError, NodeError): ...
 
 
 class ForeignHost(NodeError):
-    """This agent listens on loopback and answers to localhost only; bind it to another address to
+    """This agent listens on loopback and responds to localhost only; bind it to another address to
     reach it by another name."""
 
     status = 421

@@ -1,6 +1,6 @@
 """The machine: its chip, its memory, and the part of it that models may use.
 
-The macOS side uses `node.darwin`; it has been tested with recorded answers only, not on a Mac.
+The macOS side uses `node.darwin`; it has been tested with recorded outputs only, not on a Mac.
 """
 
 import functools

@@ -62,7 +62,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     """In an assistant's message only."""
     tool_call_id: str = ""
-    """In a tool message: the call that it answers."""
+    """In a tool message: the call whose result it is."""
     name: str = ""
     """In a tool message, the tool's name, if the client sent it. Otherwise the speaker's."""
     source: int = field(default=BEFORE_ITEMS, compare=False)

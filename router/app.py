@@ -17,10 +17,10 @@ from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
-from router.api.answers import error_response, send_error
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
+from router.api.whole_responses import error_response, send_error
 from router.auth import KeyRing
 from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords
@@ -175,7 +175,7 @@ def build_app(core: Core) -> AsgiApp:
     counted = metrics_routes(lambda: core)
     rest.include_router(counted)
 
-    _answer_errors(rest, (admin, counted, rest.router))
+    _respond_with_errors(rest, (admin, counted, rest.router))
 
     @rest.get("/")
     @rest.get("/health")
@@ -207,7 +207,7 @@ def build_app(core: Core) -> AsgiApp:
     return app
 
 
-def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
+def _respond_with_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
     """Makes every error response use OpenAI's envelope."""
 
     @rest.exception_handler(404)
@@ -222,7 +222,7 @@ def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
 
     @rest.exception_handler(Exception)
     async def failed(_request: Request, _error: Exception) -> Response:
-        """Answers 500; Starlette raises the error again, so that the connection logs it."""
+        """Responds with 500; Starlette raises the error again, so that the connection logs it."""
         return error_response(RouterError())
 
 

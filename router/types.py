@@ -125,8 +125,8 @@ class Failure(StrEnum):
     """The node did not get the request: it was unreachable or had restarted."""
     BROKEN = "broken"
     """The connection broke."""
-    ANSWERED = "answered"
-    """The node answered with an error that it would answer with again."""
+    ERROR_RESPONSE = "error_response"
+    """The node responded with an error that it would repeat."""
     BUSY = "busy"
     """The node has not failed, but cannot accept the request now."""
 

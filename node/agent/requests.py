@@ -305,7 +305,7 @@ class Requests:
         if is_whole and account.is_complete:
             chain = job.chain_with_output()
             if chain is not None:
-                digest.on_answer(job.request_id, chain, account.reusable_tokens)
+                digest.on_response(job.request_id, chain, account.reusable_tokens)
         digest.on_end(job.request_id)
         self._awaited.discard(job.request_id)
         self._prefixes.changed(digest)

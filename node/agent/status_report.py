@@ -83,7 +83,7 @@ def _engine(stats: EngineStats) -> dict[str, Any]:
         **{
             name: value
             for name, value in msgspec.structs.asdict(stats).items()
-            if name not in ("lease", "answered")
+            if name not in ("lease", "confirmed")
         },
         "prefill_rates": [msgspec.structs.asdict(rate) for rate in stats.prefill_rates],
         "decode_rates": [msgspec.structs.asdict(rate) for rate in stats.decode_rates],

@@ -31,7 +31,7 @@ class WarmCommand(msgspec.Struct, frozen=True):
 
 
 class WarmProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Progress of one prompt; a line of the answer to a `WarmCommand`."""
+    """Progress of one prompt; a line of the response to a `WarmCommand`."""
 
     index: int
     """Index in the command's requests, from 0."""
@@ -41,7 +41,7 @@ class WarmProgress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class WarmResult(msgspec.Struct, frozen=True, tag="result"):
-    """Result of one prompt; a line of the answer to a `WarmCommand`."""
+    """Result of one prompt; a line of the response to a `WarmCommand`."""
 
     index: int
     """Index in the command's requests, from 0."""
@@ -57,7 +57,7 @@ _decode_command = msgspec.json.Decoder(WarmCommand).decode
 WarmReport = WarmProgress | WarmResult
 _report_decoder: msgspec.json.Decoder[WarmReport] = msgspec.json.Decoder(WarmReport)
 decode_report = _report_decoder.decode
-"""Decodes a line of the answer to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
+"""Decodes a line of the response to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
 
 
 def parse_command(data: bytes | bytearray) -> tuple[str, list[TextRequest]]:

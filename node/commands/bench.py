@@ -26,13 +26,13 @@ Result = Streams | Repeat | Stall | Sessions
 class BenchSizes:
     """Sizes of prompts and responses in tokens."""
 
-    answer: int = 128
+    output: int = 128
     prompt: int = 2000
     long_prompt: int = 6000
-    long_answer: int = 2048
+    long_output: int = 2048
 
 
-QUICK = BenchSizes(answer=32, prompt=500, long_prompt=1500, long_answer=1024)
+QUICK = BenchSizes(output=32, prompt=500, long_prompt=1500, long_output=1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ def _plan(
     """The measurements by name."""
     for count in STREAMS:
         name = f"{count} streams" if count > 1 else "1 stream"
-        yield name, partial(client.streams, count, sizes.answer)
+        yield name, partial(client.streams, count, sizes.output)
     yield "prompt and repeat", partial(client.repeat, sizes.prompt)
-    stall = partial(client.stall, 3, sizes.long_answer, sizes.long_prompt)
+    stall = partial(client.stall, 3, sizes.long_output, sizes.long_prompt)
     yield "long prompt beside 3 streams", stall
-    yield "3 sessions of 3 turns", partial(client.sessions, 3, 3, sizes.prompt, sizes.answer // 4)
+    yield "3 sessions of 3 turns", partial(client.sessions, 3, 3, sizes.prompt, sizes.output // 4)
 
 
 def table(title: str, found: list[Measurement]) -> Table:

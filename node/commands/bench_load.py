@@ -113,11 +113,11 @@ class BenchClient:
     async def streams(self, count: int, max_tokens: int) -> Streams:
         """Measures `count` responses of `max_tokens` at once."""
         began_s = time.monotonic()
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(self._request(self._task(), max_tokens) for _ in range(count))
         )
-        tokens = sum(answer.tokens for answer in answers)
-        ttft_s = statistics.median(answer.ttft_s for answer in answers)
+        tokens = sum(streamed.tokens for streamed in responses)
+        ttft_s = statistics.median(streamed.ttft_s for streamed in responses)
         return Streams(tokens / (time.monotonic() - began_s), ttft_s)
 
     async def repeat(self, prompt_tokens: int) -> Repeat:
@@ -129,11 +129,11 @@ class BenchClient:
 
     async def stall(self, count: int, max_tokens: int, prompt_tokens: int) -> Stall:
         """Measures a long prompt while `count` responses are streamed."""
-        answers = [StreamedResponse() for _ in range(count)]
-        begun = [asyncio.Event() for _ in answers]
+        responses = [StreamedResponse() for _ in range(count)]
+        begun = [asyncio.Event() for _ in responses]
         tasks = [
-            asyncio.create_task(self._fill(answer, self._task(), max_tokens, event))
-            for answer, event in zip(answers, begun, strict=True)
+            asyncio.create_task(self._fill(streamed, self._task(), max_tokens, event))
+            for streamed, event in zip(responses, begun, strict=True)
         ]
         try:
             await asyncio.gather(*(event.wait() for event in begun))
@@ -147,7 +147,7 @@ class BenchClient:
         for end in ends:
             if isinstance(end, CommandFailed):
                 raise end
-        gaps = [worst_gap(answer, asked_s, done_s) for answer in answers]
+        gaps = [worst_gap(streamed, asked_s, done_s) for streamed in responses]
         worst_s = max((gap for gap in gaps if gap is not None), default=None)
         return Stall(long.prompt_tokens, long.ttft_s, worst_s)
 
@@ -160,24 +160,24 @@ class BenchClient:
         chats = await asyncio.gather(
             *(self._session(system, turns, max_tokens) for _ in range(count))
         )
-        answers = [answer for chat in chats for answer in chat]
-        cached = [answer.cached_tokens for answer in answers]
+        responses = [streamed for chat in chats for streamed in chat]
+        cached = [streamed.cached_tokens for streamed in responses]
         known = [tokens for tokens in cached if tokens is not None]
         return Sessions(
             wall_s=time.monotonic() - began_s,
-            prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+            prompt_tokens=sum(streamed.prompt_tokens for streamed in responses),
             cached_tokens=sum(known) if known else None,
         )
 
     async def _session(
         self, system: Message, turns: int, max_tokens: int
     ) -> list[StreamedResponse]:
-        messages, answers = [system], []
+        messages, responses = [system], []
         for _ in range(turns):
             messages.append({"role": "user", "content": self._words(20)})
-            answers.append(await self._request(messages, max_tokens))
-            messages.append({"role": "assistant", "content": answers[-1].text})
-        return answers
+            responses.append(await self._request(messages, max_tokens))
+            messages.append({"role": "assistant", "content": responses[-1].text})
+        return responses
 
     def _task(self) -> list[Message]:
         about = self._words(4)
@@ -198,13 +198,13 @@ class BenchClient:
         return (await self._request([{"role": "user", "content": text}], 1)).prompt_tokens
 
     async def _request(self, messages: Sequence[Message], max_tokens: int) -> StreamedResponse:
-        answer = StreamedResponse()
-        await self._fill(answer, messages, max_tokens, asyncio.Event())
-        return answer
+        streamed = StreamedResponse()
+        await self._fill(streamed, messages, max_tokens, asyncio.Event())
+        return streamed
 
     async def _fill(
         self,
-        answer: StreamedResponse,
+        streamed: StreamedResponse,
         messages: Sequence[Message],
         max_tokens: int,
         begun: asyncio.Event,
@@ -227,41 +227,41 @@ class BenchClient:
                 async for line in response.aiter_lines():
                     name, _, value = line.partition(":")
                     if name == "data" and value.strip() != "[DONE]":
-                        _add(answer, value)
-                    if answer.times_s:
+                        _add(streamed, value)
+                    if streamed.times_s:
                         begun.set()
-            answer.ended_s = time.monotonic()
+            streamed.ended_s = time.monotonic()
         except httpx.HTTPError as exc:
             raise unreachable(self._server, exc) from exc
         finally:
             begun.set()
 
 
-def _add(answer: StreamedResponse, data: str) -> None:
+def _add(streamed: StreamedResponse, data: str) -> None:
     """Adds a chunk to the response. Raises `CommandFailed` for an error or an invalid chunk."""
     try:
         chunk = json.loads(data)
         if chunk.get("error"):
             raise CommandFailed(f"The response broke off: {chunk['error']}")
         if usage := chunk.get("usage"):
-            answer.prompt_tokens = usage.get("prompt_tokens") or 0
-            answer.tokens = usage.get("completion_tokens") or answer.tokens
+            streamed.prompt_tokens = usage.get("prompt_tokens") or 0
+            streamed.tokens = usage.get("completion_tokens") or streamed.tokens
             details = usage.get("prompt_tokens_details") or {}
-            answer.cached_tokens = details.get("cached_tokens")
+            streamed.cached_tokens = details.get("cached_tokens")
         deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or ()]
         texts = [delta.get(name) for delta in deltas for name in _TEXT_FIELDS if delta.get(name)]
     except (ValueError, AttributeError, TypeError) as exc:
         raise CommandFailed(f"The response has an invalid chunk: {data.strip()}") from exc
     if texts:
-        answer.times_s.append(time.monotonic())
-        answer.tokens = max(answer.tokens, len(answer.times_s))
-        answer.text += "".join(delta.get("content") or "" for delta in deltas)
+        streamed.times_s.append(time.monotonic())
+        streamed.tokens = max(streamed.tokens, len(streamed.times_s))
+        streamed.text += "".join(delta.get("content") or "" for delta in deltas)
 
 
-def worst_gap(answer: StreamedResponse, begin_s: float, end_s: float) -> float | None:
+def worst_gap(streamed: StreamedResponse, begin_s: float, end_s: float) -> float | None:
     """The longest silence of a stream that overlaps that time; None if the stream had ended
     before."""
-    times_s = answer.times_s if answer.ended_s else [*answer.times_s, end_s]
+    times_s = streamed.times_s if streamed.ended_s else [*streamed.times_s, end_s]
     gaps = [
         later_s - earlier_s
         for earlier_s, later_s in zip(times_s, times_s[1:], strict=False)

@@ -1,6 +1,6 @@
 """`node-agent doctor`: checks this machine for what the agent needs, with advice for each failure.
 
-The macOS checks have been tested with recorded answers only, not on a Mac.
+The macOS checks have been tested with recorded outputs only, not on a Mac.
 """
 
 import functools
@@ -127,15 +127,15 @@ def check_mlx(run: Runner, kernel: Kernel | None) -> Check:
     # In a child process: only an engine process may import MLX, and a broken MLX can end its
     # process.
     code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
-    answer = run([*python_command(), "-c", code])
-    if answer is None:
+    output = run([*python_command(), "-c", code])
+    if output is None:
         advice = f"Install it with `{INSTALL_EXTRA}` {WHERE}."
         return Check("mlx", Level.FAIL, "MLX or mlx-lm cannot be imported.", advice)
-    if kernel is not None and "gpu" not in answer:
-        sentence = f"MLX {answer} finds no GPU on this Mac, and models would run on its CPU."
+    if kernel is not None and "gpu" not in output:
+        sentence = f"MLX {output} finds no GPU on this Mac, and models would run on its CPU."
         advice = "A virtual machine may have none; serve from the Mac itself."
         return Check("mlx", Level.FAIL, sentence, advice)
-    return Check("mlx", Level.OK, f"MLX {answer} and mlx-lm can be imported.")
+    return Check("mlx", Level.OK, f"MLX {output} and mlx-lm can be imported.")
 
 
 def check_memory(settings: Settings, machine: Machine, reading: MemoryReading) -> Check:

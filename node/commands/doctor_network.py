@@ -1,6 +1,6 @@
 """Checks of macOS's settings for connections to and from this Mac.
 
-Tested with recorded answers only, not on a Mac.
+Tested with recorded outputs only, not on a Mac.
 """
 
 import re
@@ -78,7 +78,7 @@ def check_firewall(run: Runner, program: Sequence[Path]) -> Check:
     sentence = (
         f"The firewall is on and does not know {program[0]} yet: at the first connection "
         "macOS asks in a window, which nobody sees if the agent was started by ssh, and "
-        "blocks connections until it is answered."
+        "blocks connections until someone responds to it."
     )
     return Check(name, Level.WARN, sentence, let_through)
 

@@ -81,7 +81,7 @@ def findings(options: FullCheckOptions) -> Iterator[Line]:
 
 
 def _with_model(options: FullCheckOptions) -> Iterator[Line]:
-    sections = ("memory", "answers", "speeds")
+    sections = ("memory", "outputs", "speeds")
     if not (options.model / "config.json").exists():
         why = f"there is no model {MODEL}; `make mac-check` fetches it"
         yield from (not_measured(section, "all of it", "reported", why) for section in sections)

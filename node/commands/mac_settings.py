@@ -1,5 +1,5 @@
 """Checks of macOS's settings: sleep, backups, firewall, local network permission. Tested with
-recorded answers only, not on a Mac."""
+recorded outputs only, not on a Mac."""
 
 import errno
 import os
@@ -51,7 +51,7 @@ def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
 
 
 def _kernel(run: Runner, kernel: Kernel) -> Iterator[Line]:
-    """Compares the kernel's answers to the agent with those of the system's own command."""
+    """Compares the kernel's values as the agent reads them with those of the system's command."""
     names = ("hw.memsize", "kern.memorystatus_vm_pressure_level", "hw.pagesize")
     pairs = [(run(["sysctl", "-n", name]), kernel.number(name)) for name in names]
     same = sum(result == f"{number}" for result, number in pairs)
@@ -151,7 +151,7 @@ def _gateway(run: Runner) -> Line:
         return Line(SETTINGS, name, expected, "there is no gateway", None)
     try:
         with socket.create_connection((found[1], 80), timeout=_DIAL_S):
-            result = "answered"
+            result = "connected"
     except OSError as error:
         result = errno.errorcode.get(error.errno or 0, type(error).__name__)
     return Line(SETTINGS, name, expected, result, result != "EHOSTUNREACH")

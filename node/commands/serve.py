@@ -95,7 +95,7 @@ def claimed_home(home: Path) -> Iterator[None]:
 
 def exclude_beside(settings: Settings) -> threading.Thread:
     """Excludes the folders from Time Machine in a thread: the start does not wait for its
-    answer."""
+    result."""
     thread = threading.Thread(
         target=exclude_from_backups, args=(settings, run_command), name="backups", daemon=True
     )

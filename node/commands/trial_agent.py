@@ -40,10 +40,10 @@ class TrialAgent:
             "max_tokens": 1,
             "messages": [{"role": "user", "content": "x"}],
         }
-        answer = httpx.post(
+        response = httpx.post(
             f"{self.url}/v1/chat/completions", json=body, headers=self.headers, timeout=START_S
         )
-        answer.raise_for_status()
+        response.raise_for_status()
 
     def engines(self) -> list[psutil.Process]:
         """The engine processes, a spare one included."""

@@ -141,14 +141,14 @@ def _body(prompt: str, tokens: int) -> dict[str, object]:
 def _long_prompt(agent: TrialAgent) -> Line:
     body = _body("word " * (_LONG_PROMPT_BYTES // 5), 1)
     with timed() as took:
-        answer = httpx.post(
+        response = httpx.post(
             f"{agent.url}/v1/chat/completions", json=body, headers=agent.headers, timeout=60.0
         )
         seconds = took()
-    ok = answer.status_code == 200
-    found = f"status {answer.status_code} after {seconds:.2f} s"
+    ok = response.status_code == 200
+    found = f"status {response.status_code} after {seconds:.2f} s"
     name = f"a prompt of {_LONG_PROMPT_BYTES // 1000} KB"
-    return Line(STREAMS, name, "answered", found, ok, seconds)
+    return Line(STREAMS, name, "served", found, ok, seconds)
 
 
 async def _cancels(agent: TrialAgent) -> Line:
@@ -158,8 +158,8 @@ async def _cancels(agent: TrialAgent) -> Line:
         base_url=agent.url, headers=agent.headers, timeout=30.0, trust_env=False
     ) as client:
         for _ in range(_CANCELS):
-            async with client.stream("POST", PATH_CHAT, json=_body("hi", 2_000)) as answer:
-                await anext(answer.aiter_raw())
+            async with client.stream("POST", PATH_CHAT, json=_body("hi", 2_000)) as response:
+                await anext(response.aiter_raw())
             left_s = time.monotonic()
             while (await client.get(PATH_REQUESTS)).json()["data"]:
                 await asyncio.sleep(0.002)

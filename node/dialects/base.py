@@ -18,7 +18,7 @@ from node.request import TextRequest
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerHead:
+class ResponseHead:
     """Metadata of a response, common to all of its events."""
 
     request_id: str
@@ -125,7 +125,7 @@ class Writer(Protocol):
     def error(self, error: NodeError) -> bytes:
         """Returns the event for a failure within a stream. No event follows it."""
 
-    def whole(self, answers: Sequence[Collected]) -> bytes:
+    def whole(self, outputs: Sequence[Collected]) -> bytes:
         """Returns the JSON response of stream=false. The `usage` of each choice is that of all
         choices together."""
 
@@ -137,5 +137,5 @@ class DialectRequest(Protocol):
     def request(self) -> TextRequest:
         """The request, independent of the dialect."""
 
-    def writer(self, head: AnswerHead) -> Writer:
+    def writer(self, head: ResponseHead) -> Writer:
         """Returns a new writer for this request's response."""

@@ -25,7 +25,7 @@ class Engine(Protocol):
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
         """Accepts or refuses a request. An accepted one waits inside the engine until there is
-        room. Never blocks: None means that `take_answers` returns the answer later."""
+        room. Never blocks: None means that `take_responses` returns the result later."""
 
     def cancel(self, uid: str) -> list[Delta]:
         """Removes a request in any phase and returns the last deltas of its choices; an empty list
@@ -56,8 +56,8 @@ class Engine(Protocol):
     def stats(self) -> EngineStats:
         """Returns the current state."""
 
-    def take_answers(self) -> list[Accepted | Refused]:
-        """Returns the answers to earlier `submit`s that have become known. `step` computes them,
+    def take_responses(self) -> list[Accepted | Refused]:
+        """Returns the results of earlier `submit`s that have become known. `step` computes them,
         and `wait_s` takes them into account."""
 
     def take_progress(self) -> tuple[Progress, ...]:

@@ -260,9 +260,9 @@ class _Service:
         engine = self._engine
         match command:
             case Submit():
-                answer = engine.submit(command.request)
-                if answer is not None:
-                    self._send(answer)
+                response = engine.submit(command.request)
+                if response is not None:
+                    self._send(response)
             case Cancel():
                 return engine.cancel(command.uid)
             case SetLease():
@@ -304,8 +304,8 @@ class _Service:
         raise _EngineBroken(Broken(reason, is_overload))
 
     def _send_frame(self, deltas: list[Delta]) -> None:
-        for answer in self._engine.take_answers():
-            self._send(answer)
+        for response in self._engine.take_responses():
+            self._send(response)
         progress = self._engine.take_progress()
         cache_events = self._engine.take_cache_events()
         if deltas or progress or cache_events:
@@ -323,7 +323,7 @@ class _Service:
             self._open = []
         done, self._done = tuple(self._done), []
         self._stats_due_s = time.monotonic() + STATS_S if self._open else None
-        self._send(msgspec.structs.replace(stats, answered=done))
+        self._send(msgspec.structs.replace(stats, confirmed=done))
 
 
 def _unfinished(delta: Delta) -> Delta:

@@ -249,9 +249,9 @@ class EngineLink:
             return
         self.alive = False
         self._fail_load("The engine process ended while it loaded the model.")
-        for answer in self._pending.values():
-            if not answer.done():
-                answer.set_exception(self._death())
+        for confirmation in self._pending.values():
+            if not confirmation.done():
+                confirmation.set_exception(self._death())
         rows, self._rows = self._rows, {}
         for row in rows.values():
             row.on_failure(self._death())
@@ -264,11 +264,11 @@ class EngineLink:
     async def _request(self, number: int, command: SetLease | ClearCache) -> EngineStats:
         if not self.alive:
             raise EngineDied
-        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
+        confirmation: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._pending[number] = confirmation
         self._send(command)
         try:
-            return await answer
+            return await confirmation
         finally:
             del self._pending[number]
 
@@ -276,9 +276,9 @@ class EngineLink:
         self.stats = stats
         # Before the results: a waiter may rely on the new stats.
         self._on_stats(stats)
-        for number in stats.answered:
-            if (answer := self._pending.get(number)) is not None and not answer.done():
-                answer.set_result(stats)
+        for number in stats.confirmed:
+            if (confirmation := self._pending.get(number)) is not None and not confirmation.done():
+                confirmation.set_result(stats)
 
     def _on_load_report(self, report: Report) -> None:
         match report:

@@ -272,8 +272,8 @@ class Leases:
 
     async def _send(self, keys: Collection[str], granted: dict[str, MemoryLease]) -> list[str]:
         """Sends the leases and waits; returns the keys of engines that did not confirm in time."""
-        answers = await asyncio.gather(*(self._send_one(key, granted[key]) for key in keys))
-        return [key for key, answered in zip(keys, answers, strict=True) if not answered]
+        results = await asyncio.gather(*(self._send_one(key, granted[key]) for key in keys))
+        return [key for key, confirmed in zip(keys, results, strict=True) if not confirmed]
 
     async def _send_one(self, key: str, lease: MemoryLease) -> bool:
         tenant = self._tenants.get(key)

@@ -42,7 +42,7 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     reusable_tokens: int | None = None
     """Number of leading prompt tokens that the next turn's prompt repeats; None means the whole
     prompt and the output."""
-    dropped_answer: tuple[int, ...] = ()
+    dropped_output: tuple[int, ...] = ()
     """First tokens of an output that the next turn's prompt does not repeat, because the template
     drops reasoning; such an output is not stored."""
     warm: bool = False

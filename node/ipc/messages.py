@@ -303,7 +303,7 @@ class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
     stored_cap_bytes: int | None = None
     """Limit of stored KV due to memory pressure, present or recent; None if only the lease limits
     it."""
-    answered: tuple[int, ...] = ()
+    confirmed: tuple[int, ...] = ()
     """Numbers of the `SetLease` and `ClearCache` commands that this confirms; set by the worker."""
 
 

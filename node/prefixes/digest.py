@@ -79,7 +79,7 @@ class PrefixDigest:
             tokens = [min(each, prompt_tokens - 1) for each in tokens]
         self._pending[uid] = _Pending(chain.hashes, tokens, prompt_tokens)
 
-    def on_answer(self, uid: str, chain: Chain, reusable_tokens: int | None) -> None:
+    def on_response(self, uid: str, chain: Chain, reusable_tokens: int | None) -> None:
         """The request's response is complete, and `chain` is the request's chain extended by it.
 
         `reusable_tokens`: prompt tokens that a prompt continuing from the response shares with this
@@ -92,10 +92,10 @@ class PrefixDigest:
         stored_tokens = pending.stored_tokens
         most = pending.prompt_tokens if reusable_tokens is None else reusable_tokens
         before = min(stored_tokens, most)
-        answer = len(chain) - len(pending.hashes)
+        response_positions = len(chain) - len(pending.hashes)
         # The end of the response is known in tokens, its cuts are not.
-        tokens = [min(each, before) for each in pending.tokens] + [before] * answer
-        if answer and reusable_tokens is None:
+        tokens = [min(each, before) for each in pending.tokens] + [before] * response_positions
+        if response_positions and reusable_tokens is None:
             tokens[-1] = stored_tokens
         pending.hashes, pending.tokens = chain.hashes, tokens
         self._bind(pending)

@@ -15,16 +15,16 @@ from node.hardware import process_bytes
 from node.ipc.child_process import ChildProcess
 from node.prompt.wire import (
     LENGTH,
-    MOST_ANSWER_BYTES,
-    Answer,
+    MAX_RESPONSE_BYTES,
     Command,
+    RenderResponse,
     command_frame,
-    decode_answer,
+    decode_response,
 )
 from serving.units import gib
 
 POLL_INTERVAL_S = 0.05
-"""Seconds between two polls of the memory of a process that has not answered."""
+"""Seconds between two polls of the memory of a process that has not responded."""
 ABANDONED_S = 1.0
 """Seconds that a process may continue with a command whose caller has gone."""
 
@@ -50,7 +50,7 @@ class RenderLimitExceeded(Exception):
 
 
 class RenderProcessDied(Exception):
-    """The process ended by itself, or sent something that is not an answer."""
+    """The process ended by itself, or sent something that is not a response."""
 
 
 class RenderProcess:
@@ -94,19 +94,19 @@ class RenderProcess:
     def memory_bytes(self) -> int:
         return process_bytes(self.pid)
 
-    async def run(self, command: Command, limit_s: float, memory_bytes: int) -> Answer:
-        """Sends a command and returns its answer. If the caller is cancelled, the command continues
+    async def run(self, command: Command, limit_s: float, memory_bytes: int) -> RenderResponse:
+        """Sends a command and returns its response. If the caller is cancelled, the command goes on
         for a moment, after which the process is ended. Raises `RenderLimitExceeded` or
         `RenderProcessDied`."""
         await self.settled()
         if not self.alive:
             raise RenderProcessDied
         self._writer.write(command_frame(command))
-        answer = asyncio.create_task(self._read())
+        response = asyncio.create_task(self._read())
         try:
-            return await self._within(answer, limit_s, memory_bytes)
+            return await self._within(response, limit_s, memory_bytes)
         except asyncio.CancelledError:
-            self._leftover = asyncio.create_task(self._finish_abandoned(answer, memory_bytes))
+            self._leftover = asyncio.create_task(self._finish_abandoned(response, memory_bytes))
             raise
 
     async def close(self) -> None:
@@ -118,10 +118,10 @@ class RenderProcess:
             await self._writer.wait_closed()
 
     async def _within(
-        self, answer: asyncio.Task[Answer], limit_s: float, memory_bytes: int
-    ) -> Answer:
+        self, response: asyncio.Task[RenderResponse], limit_s: float, memory_bytes: int
+    ) -> RenderResponse:
         late_s = time.monotonic() + limit_s
-        while not (await asyncio.wait({answer}, timeout=POLL_INTERVAL_S))[0]:
+        while not (await asyncio.wait({response}, timeout=POLL_INTERVAL_S))[0]:
             if time.monotonic() > late_s:
                 reason = f"takes more than {limit_s:g} s"
             elif self.memory_bytes() > memory_bytes:
@@ -130,19 +130,21 @@ class RenderProcess:
                 continue
             self._end()
             with contextlib.suppress(RenderProcessDied):
-                await answer
+                await response
             raise RenderLimitExceeded(reason)
-        return answer.result()
+        return response.result()
 
-    async def _finish_abandoned(self, answer: asyncio.Task[Answer], memory_bytes: int) -> None:
+    async def _finish_abandoned(
+        self, response: asyncio.Task[RenderResponse], memory_bytes: int
+    ) -> None:
         with contextlib.suppress(RenderLimitExceeded, RenderProcessDied):
-            await self._within(answer, ABANDONED_S, memory_bytes)
+            await self._within(response, ABANDONED_S, memory_bytes)
 
-    async def _read(self) -> Answer:
+    async def _read(self) -> RenderResponse:
         try:
             (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-            if length <= MOST_ANSWER_BYTES:
-                return decode_answer(await self._reader.readexactly(length))
+            if length <= MAX_RESPONSE_BYTES:
+                return decode_response(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, OSError, msgspec.MsgspecError):
             pass
         self._end()

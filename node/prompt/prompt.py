@@ -20,7 +20,7 @@ class Prompt:
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
     reusable_tokens: int | None = None
-    dropped_answer: tuple[int, ...] = ()
+    dropped_output: tuple[int, ...] = ()
     formats: Formats = Formats()
     """Formats of the response; empty for a completion."""
     tail: str = ""

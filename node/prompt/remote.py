@@ -20,7 +20,6 @@ from node.prompt.late_chain import LateChain
 from node.prompt.process import RenderLimitExceeded, RenderLimits, RenderProcess, RenderProcessDied
 from node.prompt.prompt import Prompt, RenderRequest
 from node.prompt.wire import (
-    Answer,
     Command,
     CountPositions,
     Failed,
@@ -31,6 +30,7 @@ from node.prompt.wire import (
     Render,
     Rendered,
     RenderRefused,
+    RenderResponse,
     unpack,
 )
 from serving.fair_shares import FairShares
@@ -129,15 +129,15 @@ class RemoteRenderer:
         name, limits = self._folder.name, self._limits
         tokenizer, template = OpenTokenizer(self._folder), OpenTemplate(self._wanted)
         try:
-            answer = await process.run(tokenizer, limits.tokenizer_s, limits.memory_bytes)
-            self._check_opened(answer)
+            response = await process.run(tokenizer, limits.tokenizer_s, limits.memory_bytes)
+            self._check_opened(response)
         except RenderLimitExceeded as exc:
             raise LoadFailure(f"The load of the tokenizer of {name} {exc}.") from exc
         except RenderProcessDied as exc:
             raise LoadFailure(f"The load of the tokenizer of {name} ended its process.") from exc
         try:
-            answer = await process.run(template, limits.template_s, limits.memory_bytes)
-            self._check_opened(answer)
+            response = await process.run(template, limits.template_s, limits.memory_bytes)
+            self._check_opened(response)
         except RenderLimitExceeded as exc:
             raise LoadFailure(
                 f"The chat template of {name} {exc} for a few short chats: it does not end, or its "
@@ -146,10 +146,10 @@ class RemoteRenderer:
         except RenderProcessDied as exc:
             raise LoadFailure(f"The chat template of {name} ended its process.") from exc
 
-    def _check_opened(self, answer: Answer) -> None:
-        if isinstance(answer, Failed):
-            raise LoadFailure(answer.reason)
-        if not isinstance(answer, Opened):
+    def _check_opened(self, response: RenderResponse) -> None:
+        if isinstance(response, Failed):
+            raise LoadFailure(response.reason)
+        if not isinstance(response, Opened):
             raise RenderProcessDied
 
     async def _end(self) -> None:
@@ -162,7 +162,7 @@ class RemoteRenderer:
     async def _rendered(self, process: RenderProcess, render_request: RenderRequest) -> Prompt:
         request = render_request.request
         try:
-            answer = await self._run(
+            response = await self._run(
                 process, Render(request, render_request.context_tokens, render_request.shared)
             )
         except RenderLimitExceeded as exc:
@@ -170,30 +170,30 @@ class RemoteRenderer:
             raise BadRequest(
                 f"The model's {what} {exc} for this prompt.", param=request.prompt_field
             ) from exc
-        match answer:
+        match response:
             case Rendered():
-                return _prompt(answer)
+                return _prompt(response)
             case RenderRefused(message, param, overflow) if overflow is not None:
                 raise ContextTooLong(overflow, message, param=param)
             case RenderRefused(message, param):
                 raise BadRequest(message, param=param)
-        raise _unexpected(answer)
+        raise _unexpected(response)
 
     async def _positions(self, process: RenderProcess, late_chain: LateChain) -> "array[int]":
         chain = await late_chain.compute()
         if chain is None:
             return array("I")
         try:
-            answer = await self._run(process, CountPositions(chain))
+            response = await self._run(process, CountPositions(chain))
         except RenderLimitExceeded as exc:
             raise RendererDied from exc
-        if isinstance(answer, PositionCounts):
-            counts = unpack(answer.counts)
+        if isinstance(response, PositionCounts):
+            counts = unpack(response.counts)
             if len(counts) == len(chain):
                 return counts
-        raise _unexpected(answer)
+        raise _unexpected(response)
 
-    async def _run(self, process: RenderProcess, command: Command) -> Answer:
+    async def _run(self, process: RenderProcess, command: Command) -> RenderResponse:
         """Sends a command within the limits for one prompt. Raises `RenderLimitExceeded` or
         `RendererDied`."""
         limits = self._limits
@@ -203,17 +203,17 @@ class RemoteRenderer:
             raise RendererDied from None
 
 
-def _prompt(answer: Rendered) -> Prompt:
+def _prompt(response: Rendered) -> Prompt:
     return Prompt(
-        tuple(unpack(answer.tokens)),
-        tuple(unpack(answer.boundaries)),
-        answer.reusable_tokens,
-        tuple(unpack(answer.dropped_answer)),
-        answer.formats,
-        answer.tail,
+        tuple(unpack(response.tokens)),
+        tuple(unpack(response.boundaries)),
+        response.reusable_tokens,
+        tuple(unpack(response.dropped_output)),
+        response.formats,
+        response.tail,
     )
 
 
-def _unexpected(answer: Answer) -> NodeError:
-    """Returns the error for an answer that does not belong to the command."""
-    return NodeError(answer.reason) if isinstance(answer, Failed) else RendererDied()
+def _unexpected(response: RenderResponse) -> NodeError:
+    """Returns the error for a response that does not belong to the command."""
+    return NodeError(response.reason) if isinstance(response, Failed) else RendererDied()

@@ -34,7 +34,7 @@ def generate_request(
         request.stops,
         prompt.boundaries,
         prompt.reusable_tokens,
-        prompt.dropped_answer,
+        prompt.dropped_output,
         output=_output(request, prompt),
         constraint=request.constraint,
         thinking_tokens=request.thinking_tokens,

@@ -1,7 +1,7 @@
 """Messages between the agent and a render process.
 
 The agent's messages are pickled, since they contain whatever a client sent. A render process runs
-code of the model's author, so its answers are plain data of the types below and nothing else.
+code of the model's author, so its responses are plain data of the types below and nothing else.
 """
 
 import pickle
@@ -19,19 +19,19 @@ from node.request import TextRequest
 
 LENGTH = struct.Struct("<I")
 """Length in bytes of a message, sent before it."""
-MOST_ANSWER_BYTES = 256 * 1024**2
+MAX_RESPONSE_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTokenizer:
-    """Loads the tokenizer of a model folder. Answered by `Opened` or `Failed`."""
+    """Loads the tokenizer of a model folder. The response is `Opened` or `Failed`."""
 
     folder: Path
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTemplate:
-    """Loads that folder's chat template and tests it. Answered by `Opened` or `Failed`."""
+    """Loads that folder's chat template and tests it. The response is `Opened` or `Failed`."""
 
     formats: Formats | None
     """The argument of `PromptRenderer`."""
@@ -39,7 +39,7 @@ class OpenTemplate:
 
 @dataclass(frozen=True, slots=True)
 class Render:
-    """Makes a prompt. Answered by `Rendered`, `RenderRefused` or `Failed`."""
+    """Makes a prompt. The response is `Rendered`, `RenderRefused` or `Failed`."""
 
     request: TextRequest
     context_tokens: int | None
@@ -48,8 +48,8 @@ class Render:
 
 @dataclass(frozen=True, slots=True)
 class CountPositions:
-    """Requests the token counts of a chain's positions in the last prompt that was made. Answered
-    by `PositionCounts` or `Failed`."""
+    """Requests the token counts of a chain's positions in the last prompt that was made. The
+    response is `PositionCounts` or `Failed`."""
 
     chain: Chain
 
@@ -70,7 +70,7 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     tokens: bytes
     boundaries: bytes
     reusable_tokens: int | None
-    dropped_answer: bytes
+    dropped_output: bytes
     formats: Formats
     tail: str
 
@@ -96,12 +96,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Answer = Opened | Rendered | RenderRefused | PositionCounts | Failed
+RenderResponse = Opened | Rendered | RenderRefused | PositionCounts | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
-decode_answer = _decoder.decode
-"""Decodes an answer. Raises `msgspec.MsgspecError`."""
+_decoder: msgspec.msgpack.Decoder[RenderResponse] = msgspec.msgpack.Decoder(RenderResponse)
+decode_response = _decoder.decode
+"""Decodes a response. Raises `msgspec.MsgspecError`."""
 
 
 def command_frame(command: Command) -> bytes:
@@ -114,8 +114,8 @@ def decode_command(body: bytes) -> Command:
     return command
 
 
-def answer_frame(answer: Answer) -> bytes:
-    return _frame(_encode(answer))
+def response_frame(response: RenderResponse) -> bytes:
+    return _frame(_encode(response))
 
 
 def pack(numbers: "tuple[int, ...] | array[int]") -> bytes:

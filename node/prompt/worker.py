@@ -22,7 +22,6 @@ from node.prompt.template.chat_template import import_transformers
 from node.prompt.template.item_ends import PromptLayout
 from node.prompt.wire import (
     LENGTH,
-    Answer,
     Command,
     CountPositions,
     Failed,
@@ -33,9 +32,10 @@ from node.prompt.wire import (
     Render,
     Rendered,
     RenderRefused,
-    answer_frame,
+    RenderResponse,
     decode_command,
     pack,
+    response_frame,
 )
 from serving.terminal.error_text import error_text
 from serving.terminal.output import log_lines
@@ -69,13 +69,13 @@ class RenderWorker:
         # First, so that a process that was started ahead has the import behind it.
         import_transformers()
         while True:
-            answer = self._answer(self._commands.get())
+            response = self._respond(self._commands.get())
             try:
-                self._link.sendall(answer_frame(answer))
+                self._link.sendall(response_frame(response))
             except OSError:
                 os._exit(0)
 
-    def _answer(self, command: Command) -> Answer:
+    def _respond(self, command: Command) -> RenderResponse:
         try:
             return self._do(command)
         except ContextTooLong as exc:
@@ -88,7 +88,7 @@ class RenderWorker:
             logger.exception("A prompt cannot be made.")
             return Failed(_printable(f"The prompt cannot be made: {error_text(exc)}."))
 
-    def _do(self, command: Command) -> Answer:
+    def _do(self, command: Command) -> RenderResponse:
         match command:
             case OpenTokenizer(folder):
                 self._folder, self._tokenizer = folder, load_tokenizer(folder)
@@ -110,7 +110,7 @@ class RenderWorker:
             pack(prompt.tokens),
             pack(prompt.boundaries),
             prompt.reusable_tokens,
-            pack(prompt.dropped_answer),
+            pack(prompt.dropped_output),
             prompt.formats,
             prompt.tail,
         )

@@ -28,7 +28,7 @@ Source = Annotated[str, Meta(max_length=1024)]
 
 
 class UnloadCommand(msgspec.Struct, frozen=True):
-    """Body of `PATH_UNLOAD`. The answer is 409 if the model serves requests or a condition is not
+    """Body of `PATH_UNLOAD`. The response is 409 if the model serves requests or a condition is not
     met: only the agent can check both in the same moment in which it acts."""
 
     model: Name
@@ -72,8 +72,8 @@ class ManifestFile(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Answer of `PATH_SHARE`, whose body is a `ModelCommand`: the files that a peer may fetch, and
-    the ticket for them."""
+    """Response of `PATH_SHARE`, whose body is a `ModelCommand`: the files that a peer may fetch,
+    and the ticket for them."""
 
     ticket: Word
     expires_in_s: Seconds
@@ -90,8 +90,8 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of `PATH_PULL`. The answer is 202 as soon as the pull has begun or continues; the node's
-    status reports its progress.
+    """Body of `PATH_PULL`. The response is 202 as soon as the pull has begun or continues; the
+    node's status reports its progress.
 
     An interrupted pull resumes by itself, also at the agent's next start. A pull from a peer
     cannot, since its ticket has expired: it reports `wants_peer` and resumes with a router's next

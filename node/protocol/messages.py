@@ -1,7 +1,7 @@
 """The messages between a router and a node agent.
 
-The agent answers `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON object a
-line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
+The agent responds to `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON
+object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
 `Finished` records newer than `after` of the same instance follow, so that a router that was
 disconnected gets all that the agent still keeps, and then a `PrefixSnapshot` of each loaded model.
 Every request carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and reports its
@@ -352,7 +352,7 @@ class ModelCommand(msgspec.Struct, frozen=True):
 
 
 class ClearedCache(msgspec.Struct, frozen=True):
-    """Answer of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
+    """Response of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
 
     models: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)]
     memory_bytes: Count

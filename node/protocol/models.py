@@ -43,12 +43,12 @@ def near_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def model_body(card: ModelCard, created_s: int) -> bytes:
-    """The answer of `/v1/models/{id}`; `created_s` is Unix time."""
+    """The response of `/v1/models/{id}`; `created_s` is Unix time."""
     return _encode(_model(card, created_s))
 
 
 def models_body(cards: Sequence[ModelCard], created_s: int) -> bytes:
-    """The answer of `/v1/models`: all models on one page."""
+    """The response of `/v1/models`: all models on one page."""
     ends = {
         "first_id": cards[0].name if cards else None,
         "last_id": cards[-1].name if cards else None,

@@ -173,7 +173,7 @@ class Call:
 
     # --- the response ------------------------------------------------------------------------
 
-    def answer_headers(self, request: TextRequest) -> Headers:
+    def response_headers(self, request: TextRequest) -> Headers:
         """Returns the headers of a request's response. What was left out of the request is named in
         them and in the log."""
         if request.left_out:

@@ -33,7 +33,7 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
-from node.server.control_auth import ControlGate, command_of, json_answer, read_body
+from node.server.control_auth import ControlGate, command_of, json_response, read_body
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 
 
@@ -44,14 +44,14 @@ def health_router(agent: Agent) -> APIRouter:
     @router.get("/")
     @router.get("/health")
     async def health() -> Response:
-        return json_answer(b'{"status":"ok"}')
+        return json_response(b'{"status":"ok"}')
 
     @router.get("/ready")
     async def ready() -> Response:
         reason = agent.unready_reason()
         if reason is None:
-            return json_answer(b'{"status":"ready"}')
-        return json_answer(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
+            return json_response(b'{"status":"ready"}')
+        return json_response(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
 
     return router
 
@@ -62,7 +62,7 @@ def control_router(agent: Agent, token: str) -> APIRouter:
 
     @router.get(PATH_STATUS)
     async def status() -> Response:
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     @router.get(PATH_EVENTS)
     async def events(instance: str = "", after: int = 0) -> Response:
@@ -72,19 +72,19 @@ def control_router(agent: Agent, token: str) -> APIRouter:
     @router.post(PATH_LOAD)
     async def load(command: Annotated[ModelCommand, Depends(command_of(ModelCommand))]) -> Response:
         await agent.load(command.model)
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     @router.post(PATH_UNLOAD)
     async def unload(
         command: Annotated[UnloadCommand, Depends(command_of(UnloadCommand))],
     ) -> Response:
         await agent.unload(command.model, command.generation, command.min_idle_s)
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     @router.post(PATH_POLICIES)
     async def policies(command: Annotated[Policies, Depends(command_of(Policies))]) -> Response:
         agent.set_policies(command)
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     _add_cache_routes(router, agent)
     return router
@@ -106,7 +106,7 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
 
     @router.post(PATH_CLEAR_CACHE)
     async def clear_cache() -> Response:
-        return json_answer(msgspec.json.encode(await agent.clear_cache()))
+        return json_response(msgspec.json.encode(await agent.clear_cache()))
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -115,7 +115,7 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:
         body = ControlError(clipped(error.message))
-        response = json_answer(msgspec.json.encode(body), error.status)
+        response = json_response(msgspec.json.encode(body), error.status)
         response.raw_headers += error.headers()
         return response
 

@@ -64,5 +64,5 @@ async def read_body(request: Request, limit_bytes: int) -> bytearray:
     return body
 
 
-def json_answer(body: bytes, status: int = 200) -> Response:
+def json_response(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")

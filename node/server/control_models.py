@@ -19,7 +19,7 @@ from node.protocol.lifecycle import (
     PullCommand,
 )
 from node.protocol.messages import ModelCommand, encode_status
-from node.server.control_auth import ControlGate, command_of, json_answer
+from node.server.control_auth import ControlGate, command_of, json_response
 from serving.awake import Awake
 from serving.http.exchange import mark_authenticated
 
@@ -47,21 +47,21 @@ def models_router(agent: Agent, token: str) -> APIRouter:
     @router.post(PATH_PULL)
     async def pull(command: Annotated[PullCommand, Depends(command_of(PullCommand))]) -> Response:
         await agent.disk.pull(command)
-        return json_answer(encode_status(agent.status()), 202)
+        return json_response(encode_status(agent.status()), 202)
 
     @router.post(PATH_PULL_CANCEL)
     async def pull_cancel(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
         await agent.disk.pulls.cancel(command.model)
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     @router.post(PATH_REMOVE)
     async def remove(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
         await agent.disk.remove(command.model)
-        return json_answer(encode_status(agent.status()))
+        return json_response(encode_status(agent.status()))
 
     @router.post(PATH_SHARE)
     async def share(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
-        return json_answer(msgspec.json.encode(await agent.disk.share(command.model)))
+        return json_response(msgspec.json.encode(await agent.disk.share(command.model)))
 
     return router
 

@@ -136,23 +136,23 @@ class _Faults:
             headers.append((b"retry-after", str(self._switches.retry_after_s).encode()))
         await call.body_read.wait()
         with contextlib.suppress(_ConnectionDropped):
-            await _answer(call.send, status, body, headers)
+            await _respond(call.send, status, body, headers)
 
     async def _control(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_allowed(scope):
-            await _answer(send, 401, {"message": "The token is missing or wrong."})
+            await _respond(send, 401, {"message": "The token is missing or wrong."})
             return
         match scope["method"], scope["path"]:
             case "GET", "/scripted":
-                await _answer(send, 200, self._shown())
+                await _respond(send, 200, self._shown())
             case "PUT", "/scripted":
-                status, answer = self._replace(await _body(receive))
-                await _answer(send, status, answer)
+                status, response = self._replace(await _body(receive))
+                await _respond(send, status, response)
             case "DELETE", "/scripted/records":
                 self._records.clear()
-                await _answer(send, 200, self._shown())
+                await _respond(send, 200, self._shown())
             case _:
-                await _answer(send, 405, {"message": "This path accepts another method."})
+                await _respond(send, 405, {"message": "This path accepts another method."})
 
     def _is_allowed(self, scope: Scope) -> bool:
         try:
@@ -289,7 +289,7 @@ async def _body(receive: Receive) -> bytes:
     return body
 
 
-async def _answer(
+async def _respond(
     send: Send, status: int, value: object, headers: list[tuple[bytes, bytes]] | None = None
 ) -> None:
     body = msgspec.json.encode(value)

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
-from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.input import History
 from node.dialects.responses.items import Item
+from node.dialects.responses.response import StoredResponse
 from node.errors import ResponseStoreFault, UnknownPreviousResponse
 from node.protocol.chain.prefix import Head
 from node.protocol.ids import response_of

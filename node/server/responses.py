@@ -11,7 +11,7 @@ from node.agent.agent import Agent
 from node.agent.batch import Batch
 from node.agent.request_record import Job
 from node.agent.requests import distinct_id
-from node.dialects.base import AnswerHead
+from node.dialects.base import ResponseHead
 from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.events import ResponseWriter
 from node.dialects.responses.input import History
@@ -108,7 +108,7 @@ class ResponsesApi:
         model = parsed.request.model
         shown = call.text_header(HEADER_REQUESTED_MODEL) or model
         node_id = self._agent.identity.node_id
-        head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
+        head = ResponseHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
         writer = parsed.writer(head)
         response_id = client_id(RESPONSE_PREFIX, node_id, job.request_id)
 
@@ -130,7 +130,7 @@ class ResponsesApi:
             self._open[response_id] = job, writer
         try:
             async with call.until_disconnect(), contextlib.aclosing(batches):
-                headers = call.answer_headers(parsed.request)
+                headers = call.response_headers(parsed.request)
                 if parsed.request.stream:
                     stream = EventStream(writer, call.send, headers, keep)
                     await stream.run(batches, self._stream_keepalive_s)

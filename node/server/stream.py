@@ -119,7 +119,7 @@ async def collect(
     """Collects the parts of a whole response; returns its JSON and headers about it. Raises a
     `NodeError`."""
     parts: dict[int, list[Part]] = {}
-    answers: dict[int, Collected] = {}
+    outputs: dict[int, Collected] = {}
     last: Delta | None = None
     async for batch in batches:
         if isinstance(batch, Accepted):
@@ -128,15 +128,15 @@ async def collect(
         for delta in () if isinstance(batch, Progress | ModelAwaited) else batch:
             parts.setdefault(delta.choice, []).extend(delta.parts)
             if delta.finish is not None:
-                answers[delta.choice] = Collected(finish=delta.finish, stop=delta.stop)
+                outputs[delta.choice] = Collected(finish=delta.finish, stop=delta.stop)
                 last = delta
     if last is None or not last.is_last:
         raise EngineFault("The engine ended the request without reporting its usage.")
     # A cancelled response may have no usage; the writer decides whether it may lack it.
-    for choice, collected in answers.items():
+    for choice, collected in outputs.items():
         collected.usage = last.usage
         collected.add(parts[choice])
-    body = writer.whole([answers[choice] for choice in sorted(answers)])
+    body = writer.whole([outputs[choice] for choice in sorted(outputs)])
     await before_end()
     return body, [] if last.usage is None else prompt_headers(last.usage)
 

@@ -17,9 +17,9 @@ from starlette.types import Receive, Scope, Send
 from node.agent import status_report
 from node.agent.agent import Agent
 from node.dialects.anthropic.body import count_tokens_body, read_count_tokens, read_messages
-from node.dialects.base import AnswerHead, DialectRequest
-from node.dialects.chat.answer import ReasoningField
+from node.dialects.base import DialectRequest, ResponseHead
 from node.dialects.chat.body import read_chat
+from node.dialects.chat.response import ReasoningField
 from node.dialects.completions.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
@@ -92,7 +92,7 @@ class Api:
         call = Call(scope, receive, send, self._agent.identity.node_id, self._bodies)
         try:
             self._authorize(call)
-            await self._answer(call)
+            await self._respond(call)
         except ClientDisconnected:
             return
         except NodeError as exc:
@@ -112,7 +112,7 @@ class Api:
             raise Unauthorized
         call.mark_authenticated()
 
-    async def _answer(self, call: Call) -> None:
+    async def _respond(self, call: Call) -> None:
         path = call.path
         if path.removesuffix("/") in _LISTS:
             path = path.removesuffix("/")
@@ -152,21 +152,21 @@ class Api:
         call.request_id = job.request_id
         shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
         node_id = self._agent.identity.node_id
-        head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
+        head = ResponseHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
         writer = parsed.writer(head)
         batches = self._agent.requests.run(job, self._stream_keepalive_s)
         async with call.until_disconnect(), contextlib.aclosing(batches):
             if not request.stream:
                 body, headers = await collect(batches, writer)
-                await call.send_json(body, [*call.answer_headers(request), *headers])
+                await call.send_json(body, [*call.response_headers(request), *headers])
                 return
-            stream = EventStream(writer, call.send, call.answer_headers(request))
+            stream = EventStream(writer, call.send, call.response_headers(request))
             await stream.run(batches, self._stream_keepalive_s)
 
     async def _count_tokens(self, call: Call) -> None:
         request = await call.read(read_count_tokens)
         body = count_tokens_body(await self._agent.count_tokens(request, call.origin))
-        await call.send_json(body, call.answer_headers(request))
+        await call.send_json(body, call.response_headers(request))
 
     async def _list_models(self, call: Call) -> None:
         await call.send_json(models_body(await self._agent.cards(), self._created_s))
@@ -192,8 +192,8 @@ class Api:
         parsed = parse_id(shown_id)
         request_id = shown_id if parsed is None else parsed.request_id
         self._agent.requests.cancel(request_id, call.origin)
-        answer = {"id": shown_id, "object": "request", "cancelled": True}
-        await call.send_json(msgspec.json.encode(answer))
+        cancelled = {"id": shown_id, "object": "request", "cancelled": True}
+        await call.send_json(msgspec.json.encode(cancelled))
 
     async def _report(self, call: Call) -> None:
         connections = {

@@ -95,11 +95,11 @@ class RunningRequests:
             return False
         target = f"{PATH_REQUESTS}/{lease.node_request_id}"
         try:
-            answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
+            response = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except RouterError as error:
             log.warning("%s is cut, since its node did not end it: %s", relay.request_id, error)
             return False
-        return answer.status == 200
+        return response.status == 200
 
     def node_of(self, request_id: str, caller: Caller) -> NodeView:
         """Returns the node that may know a request of the caller's that does not run here.

@@ -5,15 +5,15 @@ import re
 
 from node.protocol.ids import RESPONSE_PREFIX, parse_id
 from node.protocol.paths import PATH_RESPONSES
-from router.api.answers import send_bytes
 from router.api.bodies import Scope
 from router.api.methods import check_method
 from router.api.ownership import node_of_own
+from router.api.whole_responses import send_bytes
 from router.client.response_headers import PASSED_HEADERS
 from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
 from router.types import Caller, NodeView
-from router.upstream.node_client import WholeAnswer
+from router.upstream.node_client import WholeResponse
 from serving.http.exchange import Send
 
 _TARGET = re.compile(PATH_RESPONSES + r"/(?P<id>[^/]+)(?P<verb>/cancel|/input_items)?")
@@ -42,10 +42,10 @@ class StoredResponses:
         view = self._node_of(target["id"], caller)
         target_on_node = path + _query(scope["query_string"])
         try:
-            answer = await self._core.dispatcher.follow_up(view, caller, method, target_on_node)
+            response = await self._core.dispatcher.follow_up(view, caller, method, target_on_node)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        await send_node_response(send, view, answer)
+        await send_node_response(send, view, response)
 
     def _node_of(self, response_id: str, caller: Caller) -> NodeView:
         if not response_id.startswith(RESPONSE_PREFIX):
@@ -61,8 +61,10 @@ def _query(query: bytes) -> str:
     return f"?{query.decode('ascii')}" if query else ""
 
 
-async def send_node_response(send: Send, view: NodeView, answer: WholeAnswer) -> None:
+async def send_node_response(send: Send, view: NodeView, response: WholeResponse) -> None:
     """Sends a node's whole response unchanged."""
-    headers = [(name, answer.headers[name]) for name in PASSED_HEADERS if name in answer.headers]
+    headers = [
+        (name, response.headers[name]) for name in PASSED_HEADERS if name in response.headers
+    ]
     headers.append((b"x-fleet-node", view.name.encode()))
-    await send_bytes(send, answer.status, answer.body, headers)
+    await send_bytes(send, response.status, response.body, headers)

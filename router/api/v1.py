@@ -17,13 +17,13 @@ from node.protocol.paths import (
     PATH_RESPONSES,
     dialect_of,
 )
-from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
 from router.api.bodies import ClientDisconnected, Scope
 from router.api.inference import Inference
 from router.api.methods import check_method
 from router.api.models import Models
 from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, send_node_response
+from router.api.whole_responses import JSON_HEADERS, send_bytes, send_error, send_json
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownModel, UnknownPath
@@ -113,10 +113,10 @@ class V1:
                 return
             view = self._running.node_of(request_id, caller)
             target = f"{PATH_REQUESTS}/{request_id}"
-            answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
+            response = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        await send_node_response(send, view, answer)
+        await send_node_response(send, view, response)
 
 
 def _is_at(path: str, base: str) -> bool:

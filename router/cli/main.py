@@ -211,7 +211,7 @@ def chat(
 ) -> None:
     """Chat with a model through the router."""
     from router.commands import chat as command
-    from router.commands.answer import Chat
+    from router.commands.chat_request import Chat
     from router.commands.client import find_router
 
     with Chat(find_router(router)) as talk:

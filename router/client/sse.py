@@ -82,12 +82,12 @@ _decode_any_length = msgspec.json.Decoder(_Spoken).decode
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def _decode_spoken(answer: bytes) -> _Spoken:
+def _decode_spoken(body: bytes) -> _Spoken:
     """Raises one of `_BROKEN`, also for what is too long to be an error: decoded JSON may take
     thirty times its length in memory."""
-    if len(answer) > MAX_ERROR_BYTES:
+    if len(body) > MAX_ERROR_BYTES:
         raise msgspec.DecodeError
-    return _decode_any_length(answer)
+    return _decode_any_length(body)
 
 
 def ping(dialect: ApiDialect, waits_for: Queued | Loading | None = None) -> bytes:
@@ -133,30 +133,30 @@ def has_event(events: bytes) -> bool:
     return _end_of_silence(events) < len(events)
 
 
-def error_message(answer: bytes) -> str:
+def error_message(body: bytes) -> str:
     """Returns the message of an error in any dialect; empty if it is none."""
-    error = _error_of(answer)
+    error = _error_of(body)
     return (error.message if error else None) or ""
 
 
-def has_code(answer: bytes, codes: frozenset[str]) -> bool:
+def has_code(body: bytes, codes: frozenset[str]) -> bool:
     """Returns True if it is an error with one of the codes."""
-    error = _error_of(answer)
+    error = _error_of(body)
     return error is not None and isinstance(error.code, str) and error.code in codes
 
 
-def is_too_long(answer: bytes) -> bool:
+def is_too_long(body: bytes) -> bool:
     """Returns True if it is the error for a prompt that exceeds the model's context."""
-    error = _error_of(answer)
+    error = _error_of(body)
     if error is None:
         return False
     is_coded = error.code == ContextTooLong.code or error.type == _TOO_LONG_TYPE
     return is_coded or is_overflow(error.message or "")
 
 
-def too_long_error(answer: bytes) -> ContextTooLong:
+def too_long_error(body: bytes) -> ContextTooLong:
     """Returns that error as the router's own, with the lengths if they are known."""
-    message = error_message(answer)
+    message = error_message(body)
     return ContextTooLong(message, overflow=overflow_in(message))
 
 
@@ -167,24 +167,24 @@ def leading_too_long(events: bytes) -> bytes | None:
     return found[1] if found and is_too_long(found[1]) else None
 
 
-def is_broken_call(answer: bytes) -> bool:
+def is_broken_call(body: bytes) -> bool:
     """Returns True if it is the error for a malformed tool call, which the model produced and not
     its node."""
-    return error_message(answer).startswith(BROKEN_CALL)
+    return error_message(body).startswith(BROKEN_CALL)
 
 
-def is_model_missing(answer: bytes) -> bool:
+def is_model_missing(body: bytes) -> bool:
     """Returns True if it is the error of a server that does not have the model."""
-    error = _error_of(answer)
+    error = _error_of(body)
     if error is None:
         return False
     message = (error.message or "")[:MAX_SEARCHED_CHARS]
     return error.code == UnknownModel.code or _NO_MODEL.search(message) is not None
 
 
-def _error_of(answer: bytes) -> _ErrorFields | None:
+def _error_of(body: bytes) -> _ErrorFields | None:
     try:
-        spoken = _decode_spoken(answer)
+        spoken = _decode_spoken(body)
     except _BROKEN:
         return None
     if isinstance(spoken.error, _ErrorFields):
@@ -250,11 +250,11 @@ def error_event(error: RouterError, dialect: ApiDialect, after: bytes = b"") -> 
 def late_error(body: bytes, otherwise: RouterError, dialect: ApiDialect) -> bytes:
     """Encodes a node's error response as an event; if it lacks the dialect's envelope, encodes
     `otherwise` instead."""
-    known = _event_of_answer(body, otherwise, dialect)
+    known = _event_of_body(body, otherwise, dialect)
     return error_event(otherwise, dialect) if known is None else _event(known, dialect)
 
 
-def _event_of_answer(body: bytes, otherwise: RouterError, dialect: ApiDialect) -> bytes | None:
+def _event_of_body(body: bytes, otherwise: RouterError, dialect: ApiDialect) -> bytes | None:
     try:
         if dialect is ApiDialect.RESPONSES:
             error = _decode_spoken(body).error

@@ -16,21 +16,21 @@ _KWARGS = "chat_template_kwargs"
 
 
 def set_alias(client: AdminClient, name: str, body: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.put(f"/aliases/{in_path(name)}", body)
+    response = client.put(f"/aliases/{in_path(name)}", body)
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    row = read_row(AliasRow, answer)
+    row = read_row(AliasRow, response)
     console.print_line(f"{row.name} now means {_meaning(row)}.")
     _warn(row)
 
 
 def show_one(client: AdminClient, name: str, *, as_json: bool) -> None:
-    answer = client.get(f"/aliases/{in_path(name)}")
+    response = client.get(f"/aliases/{in_path(name)}")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    row = read_row(AliasRow, answer)
+    row = read_row(AliasRow, response)
     console.print_line(f"{row.name} means {_meaning(row)}.")
     console.print_table(
         (">", "Target", "Defaults", ""),
@@ -47,11 +47,11 @@ def remove(client: AdminClient, name: str) -> None:
 
 
 def show_all(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
-    answer = client.get("/aliases")
+    response = client.get("/aliases")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(AliasRow, answer)
+    rows = read_rows(AliasRow, response)
     if not rows:
         console.print_line(NO_ALIASES)
         return

@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 
 from router.commands import console
-from router.commands.answer import Answer, Chat, Message, summary
+from router.commands.chat_request import Chat, ChatResponse, Message, summary
 from router.commands.client import CommandFailed
 from serving.terminal.output import put
 
@@ -12,7 +12,7 @@ _LEAVE = ("/exit", "/quit", "/bye")
 
 
 def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
-    """Answers the prompt, or the text on standard input, or a conversation typed line by line."""
+    """Sends the prompt, or the text on standard input, or a conversation typed line by line."""
     history: list[Message] = [{"role": "system", "content": system}] if system else []
     if prompt is None and not sys.stdin.isatty():
         prompt = sys.stdin.read().strip()
@@ -26,12 +26,12 @@ def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
 
 def ask(
     chat: Chat, model: str, messages: list[Message], temperature: float | None = None
-) -> Answer:
+) -> ChatResponse:
     """Prints the response as it arrives, then its summary."""
     with _Reader(model) as reader:
-        answer = chat.ask(model, messages, reader, temperature)
-    console.print_line(summary(answer), style="dim")
-    return answer
+        response = chat.ask(model, messages, reader, temperature)
+    console.print_line(summary(response), style="dim")
+    return response
 
 
 class _Reader:
@@ -78,13 +78,13 @@ def converse(chat: Chat, model: str, history: list[Message]) -> None:
 def _turn(chat: Chat, model: str, messages: list[Message]) -> list[Message]:
     """Returns the history after one more prompt; without the prompt if it got no response."""
     try:
-        answer = ask(chat, model, messages)
+        response = ask(chat, model, messages)
     except CommandFailed as error:
         console.print_error(error.message, style="red")
         return messages[:-1]
     except KeyboardInterrupt:
         return messages[:-1]
-    return [*messages, {"role": "assistant", "content": answer.text}]
+    return [*messages, {"role": "assistant", "content": response.text}]
 
 
 def _print_text(text: str) -> None:

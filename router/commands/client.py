@@ -21,7 +21,7 @@ from serving.terminal.interrupt import Stopped
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8800"
-ANSWER_TIMEOUT_S = 30.0
+RESPONSE_TIMEOUT_S = 30.0
 _JSON = {"content-type": "application/json"}
 
 
@@ -101,7 +101,9 @@ class AdminClient:
         given = {name: value for name, value in query.items() if value is not None}
         return self._request("GET", f"{path}?{urlencode(given)}" if given else path)
 
-    def post(self, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+    def post(
+        self, path: str, body: Mapping[str, Any], timeout_s: float = RESPONSE_TIMEOUT_S
+    ) -> Any:
         return self._request("POST", path, body, timeout_s)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
@@ -118,29 +120,29 @@ class AdminClient:
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
-        timeout_s: float = ANSWER_TIMEOUT_S,
+        timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> Any:
         request = RouterRequest(method, f"{self.access.url}/admin{path}", timeout_s)
         if body is not None:
             request = replace(request, headers=_JSON, body=json.dumps(body).encode())
-        answer = self._answer(request)
-        if not answer.is_success:
-            raise refused(self.access, answer, self.access.admin_key_file)
+        response = self._response(request)
+        if not response.is_success:
+            raise refused(self.access, response, self.access.admin_key_file)
         try:
-            return answer.json()
+            return response.json()
         except ValueError as error:
             raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
 
-    def _answer(self, request: RouterRequest) -> RouterResponse:
+    def _response(self, request: RouterRequest) -> RouterResponse:
         """Sends the request. At its first start a router opens its port before it writes its key
         file, so that a request without a key that gets 401 is sent again if there is a key by
         then."""
         try:
             key = self.access.admin_key()
-            answer = self._send(_with_key(request, key))
-            if answer.status == 401 and not key and (key := self.access.admin_key()):
-                answer = self._send(_with_key(request, key))
-            return answer
+            response = self._send(_with_key(request, key))
+            if response.status == 401 and not key and (key := self.access.admin_key()):
+                response = self._send(_with_key(request, key))
+            return response
         except ConnectFailed as error:
             raise not_running(self.access) from error
         except TimeoutError as error:
@@ -185,38 +187,38 @@ def broken(access: RouterAccess, error: Exception) -> Unreachable:
     return Unreachable(f"The connection to the router at {access.url} broke ({error_text(error)}).")
 
 
-def refused(access: RouterAccess, answer: RouterResponse, key_file: Path) -> CommandFailed:
+def refused(access: RouterAccess, response: RouterResponse, key_file: Path) -> CommandFailed:
     """Returns the router's own error sentence; for a refused key, also the origin of the key."""
-    message = error_message(answer)
-    if answer.status == 401:
+    message = error_message(response)
+    if response.status == 401:
         return CommandFailed(f"{access.url}: {message} {access.refused(key_file)}")
     return CommandFailed(message)
 
 
-def error_message(answer: RouterResponse) -> str:
+def error_message(response: RouterResponse) -> str:
     """Returns the message in a response's error envelope."""
     try:
-        return str(answer.json()["error"]["message"])
+        return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return (
-            f"{answer.url} responded with status {answer.status} without a reason; "
+            f"{response.url} responded with status {response.status} without a reason; "
             "is it a router of mlx-fleet?"
         )
 
 
-def read_rows(row: type[T], answer: Any) -> list[T]:
+def read_rows(row: type[T], response: Any) -> list[T]:
     """Parses the rows of a response. Raises `CommandFailed` if router and command have different
     versions."""
-    return _read(TypeAdapter(list[row]), answer)  # type: ignore[valid-type]
+    return _read(TypeAdapter(list[row]), response)  # type: ignore[valid-type]
 
 
-def read_row(row: type[T], answer: Any) -> T:
-    return _read(TypeAdapter(row), answer)
+def read_row(row: type[T], response: Any) -> T:
+    return _read(TypeAdapter(row), response)
 
 
-def _read(adapter: TypeAdapter[T], answer: Any) -> T:
+def _read(adapter: TypeAdapter[T], response: Any) -> T:
     try:
-        return adapter.validate_python(answer)
+        return adapter.validate_python(response)
     except ValidationError as error:
         raise CommandFailed(
             "The router's response has another format than this command expects; "

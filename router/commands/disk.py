@@ -32,8 +32,8 @@ def pull(client: AdminClient, body: dict[str, Any]) -> None:
         console.progress(f"requesting {body['model']}"),
         continues_in_router(f"The pull of {body['model']}"),
     ):
-        answer = client.post("/models/pull", body, ORDER_TIMEOUT_S)
-    started = read_row(PullStarted, answer)
+        response = client.post("/models/pull", body, ORDER_TIMEOUT_S)
+    started = read_row(PullStarted, response)
     if not started.source:
         console.print_line(f"{started.model} is on {started.node} already.")
         return
@@ -53,8 +53,8 @@ def pull(client: AdminClient, body: dict[str, Any]) -> None:
 
 
 def cancel_pull(client: AdminClient, model: str, node: str | None) -> None:
-    answer = client.post("/models/cancel-pull", {"model": model, "node": node})
-    done = read_row(OrderDone, answer)
+    response = client.post("/models/cancel-pull", {"model": model, "node": node})
+    done = read_row(OrderDone, response)
     console.print_line(f"The pull of {done.model} to {', '.join(done.nodes)} is cancelled.")
 
 
@@ -62,8 +62,8 @@ def remove(client: AdminClient, model: str, node: str, *, yes: bool) -> None:
     if not yes:
         typer.confirm(f"Delete {model} from the disk of {node}?", abort=True)
     with console.progress(f"deleting {model}"), continues_in_router(f"The deletion of {model}"):
-        answer = client.post("/models/remove", {"model": model, "node": node}, ORDER_TIMEOUT_S)
-    done = read_row(OrderDone, answer)
+        response = client.post("/models/remove", {"model": model, "node": node}, ORDER_TIMEOUT_S)
+    done = read_row(OrderDone, response)
     console.print_line(f"{done.model} is deleted from {', '.join(done.nodes)}.")
 
 

@@ -23,8 +23,8 @@ _ONLY_FROM_HERE = (
 def run(client: AdminClient, *, as_json: bool) -> bool:
     """Prints one line for each node; returns True if none of them fails."""
     with console.progress("calling every node"):
-        answer = client.post("/nodes/check", {})
-    rows = read_rows(NodeCheckRow, answer)
+        response = client.post("/nodes/check", {})
+    rows = read_rows(NodeCheckRow, response)
     here = {
         row.node: can_connect(row.url)
         for row in rows
@@ -33,7 +33,7 @@ def run(client: AdminClient, *, as_json: bool) -> bool:
     if as_json:
         # None if it was not tried, since there is nothing to compare.
         console.print_json(
-            [{**found, "reached_from_here": here.get(found["node"])} for found in answer]
+            [{**found, "reached_from_here": here.get(found["node"])} for found in response]
         )
     elif not rows:
         console.print_line(NO_NODES)

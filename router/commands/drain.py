@@ -88,7 +88,7 @@ class _Draining:
         self._wanted = wanted
         self._state = CORDONED
         self._started_s = wanted.clock()
-        """Start of the wait, or time at which the router answered again."""
+        """Start of the wait, or time at which the router responded again."""
         limit_s = wanted.deadline_s
         self._until_s = math.inf if limit_s is None else self._started_s + limit_s
         set_state(client, wanted.node, CORDONED)
@@ -97,7 +97,7 @@ class _Draining:
         """Waits until the node serves no requests; returns its row. Raises `CommandFailed`."""
         row = self._wait(("request", "in flight"), in_flight)
         if in_flight(row) and self._wanted.cut:
-            self._until_answered(
+            self._until_responsive(
                 lambda: self._client.post("/nodes/cut", {"node": self._wanted.node})
             )
             self._until_s = self._wanted.clock() + CUT_WAIT_S
@@ -110,7 +110,7 @@ class _Draining:
 
     def models(self) -> NodeRow:
         """Waits until the node has no models in memory; returns its row. Raises `CommandFailed`."""
-        self._until_answered(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
+        self._until_responsive(lambda: set_state(self._client, self._wanted.node, MAINTENANCE))
         self._state = MAINTENANCE
         row = self._wait(("model", "still loaded"), _loaded_models)
         if _loaded_models(row):
@@ -125,7 +125,7 @@ class _Draining:
         """Waits until nothing is left or the deadline passes; returns the node's row."""
         printed = -1
         while True:
-            row = self._until_answered(lambda: _row(self._client, self._wanted.node))
+            row = self._until_responsive(lambda: _row(self._client, self._wanted.node))
             left = count(row)
             if left != printed and left:
                 console.print_error(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
@@ -137,8 +137,8 @@ class _Draining:
                 return row
             self._pause()
 
-    def _until_answered(self, call: Callable[[], T]) -> T:
-        """Repeats the call until the router answers; returns its result."""
+    def _until_responsive(self, call: Callable[[], T]) -> T:
+        """Repeats the call until the router responds; returns its result."""
         is_printed = False
         while True:
             try:

@@ -69,11 +69,11 @@ def _explain(client: AdminClient, file: Path, wanted: ExplainOptions, *, as_json
         body["path"] = wanted.path
     if wanted.session is not None:
         body["headers"] = {"x-session-id": wanted.session}
-    answer = client.post("/explain", body)
+    response = client.post("/explain", body)
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    decision = read_row(DecisionRow, answer)
+    decision = read_row(DecisionRow, response)
     if decision.target_reason:
         console.print_line(decision.target_reason)
     _print_costs(decision)
@@ -82,11 +82,11 @@ def _explain(client: AdminClient, file: Path, wanted: ExplainOptions, *, as_json
 
 def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> None:
     """Shows where a request went, and its outcome."""
-    answer = client.get(f"/explain/{in_path(request_id)}")
+    response = client.get(f"/explain/{in_path(request_id)}")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    decided = read_row(DecidedRow, answer)
+    decided = read_row(DecidedRow, response)
     model = decided.requested_model
     if decided.model != decided.requested_model:
         model += f" (now {decided.model})"

@@ -15,11 +15,11 @@ NO_KEYS = "There are no keys yet; `router keys create NAME` makes one."
 
 
 def create(client: AdminClient, body: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.post("/keys", body)
+    response = client.post("/keys", body)
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    row = read_row(NewKey, answer)
+    row = read_row(NewKey, response)
     put(row.key)
     isolated = ", isolated" if row.isolated else ""
     expiry = "" if row.expires_at_s is None else f", expires {_expiry(row, time.time())}"
@@ -40,8 +40,8 @@ def revoke(client: AdminClient, id_or_name: str) -> None:
 
 
 def set_budget(client: AdminClient, id_or_name: str, budget: float | None) -> None:
-    answer = client.patch(f"/keys/{in_path(id_or_name)}", {"paid_budget": budget})
-    row = read_row(KeyRow, answer)
+    response = client.patch(f"/keys/{in_path(id_or_name)}", {"paid_budget": budget})
+    row = read_row(KeyRow, response)
     if row.paid_budget is None:
         console.print_line(f"The key {row.name} may not use paid servers.")
         return
@@ -65,11 +65,11 @@ def read_amount(text: str) -> float | None:
 
 
 def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
-    answer = client.get("/keys")
+    response = client.get("/keys")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(KeyRow, answer)
+    rows = read_rows(KeyRow, response)
     if not rows:
         console.print_line(NO_KEYS)
         return

@@ -49,11 +49,11 @@ def keep_alive(client: AdminClient, model: str, text: str, node: str | None) -> 
 
 
 def policies(client: AdminClient, *, as_json: bool) -> None:
-    answer = client.get("/policies")
+    response = client.get("/policies")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(PolicyRow, answer)
+    rows = read_rows(PolicyRow, response)
     if not rows:
         console.print_line("There are no policies: nodes keep models by their own settings.")
         return
@@ -78,11 +78,11 @@ def _kept(row: PolicyRow, before: str = "") -> str:
 
 
 def add_schedule(client: AdminClient, body: dict[str, Any], *, as_json: bool) -> None:
-    answer = client.post("/schedules", body)
+    response = client.post("/schedules", body)
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    row = read_row(ScheduleRow, answer)
+    row = read_row(ScheduleRow, response)
     console.print_line(f"Schedule {row.id}: {row.model} on {row.node or 'the best node'}.")
     for what, at_s in (("load", row.next_load_s), ("unload", row.next_unload_s)):
         if getattr(row, what):
@@ -90,11 +90,11 @@ def add_schedule(client: AdminClient, body: dict[str, Any], *, as_json: bool) ->
 
 
 def list_schedules(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
-    answer = client.get("/schedules")
+    response = client.get("/schedules")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(ScheduleRow, answer)
+    rows = read_rows(ScheduleRow, response)
     if not rows:
         console.print_line("There are no schedules; `router schedule add` makes one.")
         return

@@ -27,11 +27,11 @@ NO_MODELS = (
 
 
 def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
-    answer = client.get("/models")
+    response = client.get("/models")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(ModelRow, answer)
+    rows = read_rows(ModelRow, response)
     if not rows:
         console.print_line(NO_MODELS)
         return
@@ -59,8 +59,8 @@ def load(client: AdminClient, model: str, node: str | None) -> None:
         console.progress(what) as show,
         _watching(client, model, lambda done: show(f"{what} {done}")),
     ):
-        answer = client.post("/models/load", {"model": model, "node": node}, LOAD_TIMEOUT_S)
-    done = read_row(OrderDone, answer)
+        response = client.post("/models/load", {"model": model, "node": node}, LOAD_TIMEOUT_S)
+    done = read_row(OrderDone, response)
     console.print_line(
         f"{done.model} is ready on {', '.join(done.nodes)}, "
         f"after {time.monotonic() - started_s:.1f} s."
@@ -106,8 +106,8 @@ def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
 
 def unload(client: AdminClient, model: str, node: str | None) -> None:
     with console.progress(f"unloading {model}"), continues_in_router(f"The unload of {model}"):
-        answer = client.post("/models/unload", {"model": model, "node": node}, LOAD_TIMEOUT_S)
-    done = read_row(OrderDone, answer)
+        response = client.post("/models/unload", {"model": model, "node": node}, LOAD_TIMEOUT_S)
+    done = read_row(OrderDone, response)
     console.print_line(f"{done.model} is unloaded on {', '.join(done.nodes)}.")
 
 

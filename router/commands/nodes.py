@@ -59,11 +59,11 @@ def remove(client: AdminClient, name: str) -> None:
 
 
 def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
-    answer = client.get("/nodes")
+    response = client.get("/nodes")
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(NodeRow, answer)
+    rows = read_rows(NodeRow, response)
     if not rows:
         console.print_line(NO_NODES)
         return

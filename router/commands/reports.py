@@ -15,13 +15,13 @@ _COUNTS = ("Requests", "Prompt tokens", "of them cached", "Completion tokens")
 def show_usage(
     client: AdminClient, since: str | None, *, as_json: bool, wide: bool = False
 ) -> None:
-    answer = client.get("/usage", since_s=since_time(since, time.time()))
+    response = client.get("/usage", since_s=since_time(since, time.time()))
     registry = read_row(RegistryRow, client.get("/registry"))
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         _print_registry_trouble(registry)
         return
-    rows = read_rows(UsageRow, answer)
+    rows = read_rows(UsageRow, response)
     if not rows and registry.error is None:
         console.print_line(NO_USAGE)
     elif rows:
@@ -62,11 +62,11 @@ def _usage_cells(row: UsageRow) -> tuple[str, ...]:
 
 
 def show_audit(client: AdminClient, limit: int, *, as_json: bool) -> None:
-    answer = client.get("/audit", limit=limit)
+    response = client.get("/audit", limit=limit)
     if as_json:
-        console.print_json(answer)
+        console.print_json(response)
         return
-    rows = read_rows(AuditRow, answer)
+    rows = read_rows(AuditRow, response)
     if not rows:
         console.print_line(NO_AUDIT)
         return

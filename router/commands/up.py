@@ -14,7 +14,7 @@ from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.messages import PATH_STATUS, PROTOCOL_VERSION, decode_status
 from router.api.admin.views import NodeRow
 from router.commands import chat, console, fleet_of_one, models
-from router.commands.answer import Chat
+from router.commands.chat_request import Chat
 from router.commands.children import Child
 from router.commands.client import (
     AdminClient,
@@ -42,7 +42,7 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
-    """Serves until a signal, or answers one prompt. Leaves no process behind."""
+    """Serves until a signal, or sends one prompt. Leaves no process behind."""
     check_installed(plan)
     check_ports(plan)
     is_up = False
@@ -56,7 +56,7 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
                 put(fleet_of_one.banner(access.url, key, node, plan))
                 fleet.wait_for_end()
             else:
-                answer_once(access, plan, fleet_of_one.pick_model(node, model), once)
+                respond_once(access, plan, fleet_of_one.pick_model(node, model), once)
     except KeyboardInterrupt:
         if not is_up:
             what = "the fleet was up" if once is None else "the response was complete"
@@ -187,7 +187,7 @@ def agent_id(url: str, token: str) -> str:
         raise CommandFailed(f"The node agent at {url} does not respond ({error}).") from error
 
 
-def answer_once(access: RouterAccess, plan: Plan, model: str | None, prompt: str) -> None:
+def respond_once(access: RouterAccess, plan: Plan, model: str | None, prompt: str) -> None:
     if model is None:
         raise CommandFailed(fleet_of_one.no_models(plan))
     # Loaded first, so that the time to the first token does not include the load.

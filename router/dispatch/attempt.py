@@ -16,7 +16,7 @@ from router.types import Lease, Ticket
 from router.upstream.foreign import REFUSAL_STATUSES, ForeignResponse
 from router.upstream.foreign_events import Ending
 from router.upstream.http_response import Response
-from router.upstream.node_client import MAX_ANSWER_BYTES
+from router.upstream.node_client import MAX_RESPONSE_BYTES
 from serving.http.http_error import HEADER_SHOULD_RETRY
 
 RETRY_STATUSES = frozenset((409, 429, 503))
@@ -72,7 +72,7 @@ class Attempt:
                 if (error := await self._pass_stream(response)) is not None:
                     return error
             else:
-                body = await response.read_all(MAX_ANSWER_BYTES)
+                body = await response.read_all(MAX_RESPONSE_BYTES)
                 status = self._pass_whole(response, body)
             is_whole = True
             return self._outcome(status, body)
@@ -88,7 +88,7 @@ class Attempt:
         if not foreign.adds_count or response.status not in REFUSAL_STATUSES:
             return False
         try:
-            body = await response.read_all(MAX_ANSWER_BYTES)
+            body = await response.read_all(MAX_RESPONSE_BYTES)
         finally:
             response.close()
         if foreign.is_refused(response.status, body):
@@ -110,15 +110,15 @@ class Attempt:
         status, may_fall_back = response.status, self._ticket.may_fall_back
         final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
         if (status in RETRY_STATUSES and not final) or (may_fall_back and status >= 500):
-            body = await response.read_all(MAX_ANSWER_BYTES)
+            body = await response.read_all(MAX_RESPONSE_BYTES)
             if may_fall_back and sse.is_too_long(body):
                 raise sse.too_long_error(body)
             return ErrorResponse(status, response.headers, body)
         if status in ROUTER_FAULT_STATUSES:
-            await response.read_all(MAX_ANSWER_BYTES)
+            await response.read_all(MAX_RESPONSE_BYTES)
             raise self._dispatcher.refused(self._lease, status)
         if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):
-            body = await response.read_all(MAX_ANSWER_BYTES)
+            body = await response.read_all(MAX_RESPONSE_BYTES)
             if status == NO_MODEL_STATUS and sse.is_model_missing(body):
                 return ErrorResponse(status, response.headers, body)
             if may_fall_back and sse.is_too_long(body):
@@ -126,7 +126,7 @@ class Attempt:
             response.put_back(body)
         return None
 
-    # --- whole answers ---
+    # --- whole responses ---
 
     def _pass_whole(self, response: Response, body: bytes) -> int:
         """Sends the response to the client; returns the status with which it was sent."""

@@ -48,7 +48,7 @@ def failure_kind(failure: RouterError | ErrorResponse) -> Failure:
         return Failure.UNSENT
     if isinstance(failure, Cut) or (isinstance(failure, ErrorResponse) and failure.is_busy):
         return Failure.BUSY
-    return Failure.ANSWERED if isinstance(failure, _SENT_BY_NODE) else Failure.BROKEN
+    return Failure.ERROR_RESPONSE if isinstance(failure, _SENT_BY_NODE) else Failure.BROKEN
 
 
 def outcome_of(status: int, body: bytes = b"") -> str:

@@ -40,7 +40,7 @@ from router.types import Caller, Failure, Lease, NodeView, Ticket, Verdict
 from router.upstream.foreign import ForeignResponse
 from router.upstream.http_failures import CutOff, NotConnected, UpstreamBroken
 from router.upstream.http_response import Response
-from router.upstream.node_client import WholeAnswer
+from router.upstream.node_client import WholeResponse
 from serving.log_limiter import LogLimiter
 from serving.terminal.error_text import error_text
 
@@ -64,7 +64,7 @@ class DispatchRecords:
 
 
 class NotSent(NodeFailed):
-    """The node that was to answer is not there any more."""
+    """The node that was to respond is not there any more."""
 
 
 class Cut(NodeFailed):
@@ -114,8 +114,8 @@ class Dispatcher:
 
         Raises `DeadlineExceeded`.
         """
-        has_answered = how in (Failure.ANSWERED, Failure.BUSY)
-        outcome = OUTCOME_REFUSED if has_answered else OUTCOME_NODE_FAILED
+        has_responded = how in (Failure.ERROR_RESPONSE, Failure.BUSY)
+        outcome = OUTCOME_REFUSED if has_responded else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
         try:
@@ -175,7 +175,7 @@ class Dispatcher:
 
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
-    ) -> WholeAnswer:
+    ) -> WholeResponse:
         """Forwards a request about an object that a node stores; returns its response, whatever the
         status.
 
@@ -186,12 +186,12 @@ class Dispatcher:
         if client is None or not view.reachable:
             raise owner_unreachable(view)
         try:
-            answer = await client.follow_up(method, target, self._ledger.origins.of(caller))
+            response = await client.follow_up(method, target, self._ledger.origins.of(caller))
         except OSError as error:
             raise owner_unreachable(view) from error
-        if answer.status in ROUTER_FAULT_STATUSES:
-            raise _refusal(view.name, answer.status)
-        return answer
+        if response.status in ROUTER_FAULT_STATUSES:
+            raise _refusal(view.name, response.status)
+        return response
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """Returns the error for a broken connection to the lease's node."""
@@ -222,7 +222,7 @@ class Dispatcher:
         self._driver.on_first_content(lease, time.monotonic() - ticket.arrived_s)
 
     def done(
-        self, ticket: Ticket, lease: Lease, outcome: str, answer: ForeignResponse | None = None
+        self, ticket: Ticket, lease: Lease, outcome: str, response: ForeignResponse | None = None
     ) -> None:
         """Ends the request with its outcome. An agent's usage record says later whether it was
         served; a third-party server's usage is read from its response."""
@@ -231,13 +231,13 @@ class Dispatcher:
         judged_later = view is None or view.kind == KIND_AGENT
         served = outcome == OUTCOME_SERVED and not judged_later
         self._driver.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
-        tokens = answer.tokens if answer else None
+        tokens = response.tokens if response else None
         if served and ticket.chain is not None:
             prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
-        if answer is not None and tokens is not None:
+        if response is not None and tokens is not None:
             self._known.metrics.third_party_tokens(lease, tokens)
-            accounts = answer.usage_record(lease, now_s)
+            accounts = response.usage_record(lease, now_s)
             self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
         self._ledger.ended(lease, now_s, outcome, tokens)
         self._ended(lease, outcome)

@@ -87,7 +87,7 @@ class Reply:
             raise error
         self.exchange.end(sse.error_event(error, self.dialect, self._last_events))
 
-    # --- whole answers ---
+    # --- whole responses ---
 
     def send_whole(
         self, lease: Lease, head: NodeHead, body: bytes, *, is_foreign: bool = False

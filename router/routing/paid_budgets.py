@@ -17,10 +17,10 @@ from router.types import Caller, Lease, Target, Ticket
 
 TOKENS_PER_BYTE = 0.35
 """Estimated tokens per byte of a prompt, a high value."""
-ANSWER_TOKENS = 4096
+OUTPUT_TOKENS = 4096
 """Assumed response tokens of a request without a limit."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_ANSWERS = ("n", "best_of")
+_CHOICES = ("n", "best_of")
 _MOST = 1_000_000_000
 
 
@@ -54,10 +54,10 @@ class Budgets:
         """Upper bound of a request's cost, on the server where it is highest."""
         prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
         prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
-        answers = max(_number(fields, (name,), 1) for name in _ANSWERS) * _prompts(fields)
-        answer_tokens = _number(fields, _LIMITS, ANSWER_TOKENS) * answers
+        choices = max(_number(fields, (name,), 1) for name in _CHOICES) * _prompts(fields)
+        output_tokens = _number(fields, _LIMITS, OUTPUT_TOKENS) * choices
         costs = (
-            view.prices.cost(prompt_tokens, 0, answer_tokens)
+            view.prices.cost(prompt_tokens, 0, output_tokens)
             for view in self._fleet.snapshot
             if view.prices is not None and target.is_on(view)
         )

@@ -50,7 +50,7 @@ class TicketEstimate(msgspec.Struct, frozen=True):
     prompt_bytes: int
     prompt_tokens: float
     tokens_per_byte: float
-    answer_tokens: float
+    output_tokens: float
     pace: SessionPace
     tried: frozenset[str] = frozenset()
     """Nodes that must not get the ticket again."""
@@ -158,7 +158,7 @@ class Pricing:
             restore_s=restore_s,
             load_s=load_s,
             eviction_s=self._eviction_s(estimate, view, model, prompt_tokens - cached, now_s),
-            decode_interference_s=rates.decode_interference_s(rows, estimate.answer_tokens),
+            decode_interference_s=rates.decode_interference_s(rows, estimate.output_tokens),
             contention_s=CONTENTION_SHARE * wait_s,
             externality_s=EXTERNALITY_SHARE * delay_s,
             failure_penalty_s=penalty_s,
@@ -202,7 +202,7 @@ class Pricing:
         if model.cache is None or not model.cache.bytes_per_token:
             return self._displaced_s(view, model, now_s)
         book, cache = self._books.of(view.node_id), model.cache
-        needed = uncached + estimate.answer_tokens
+        needed = uncached + estimate.output_tokens
         warm = book.warm.get(model.name, _NO_WARM)
         used = cache.memory_used_bytes / cache.bytes_per_token + book.pending_tokens
         # Entries that belong to no known session are evicted first, at no cost.

@@ -50,8 +50,8 @@ class Feedback:
         prompt_tokens = accounts.prompt_tokens if accounts else 0
         if accounts is not None:
             self._learn_accounts(opened, verdict)
-        answer = accounts.completion_tokens if accounts else 0
-        self._bind(opened, verdict.ended_s, prompt_tokens, answer)
+        output_tokens = accounts.completion_tokens if accounts else 0
+        self._bind(opened, verdict.ended_s, prompt_tokens, output_tokens)
 
     def on_served(self, opened: OpenLease, now_s: float) -> None:
         """Learns from a lease on a node that keeps no usage records."""
@@ -72,7 +72,7 @@ class Feedback:
     def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
         """Learns the decode speed without knowing the response's length. Assuming the mean length
         for all of them gives the right duration of responses in all, and only that matters."""
-        tokens = self._rates.habits(opened.lease.model).answer_tokens.value
+        tokens = self._rates.habits(opened.lease.model).output_tokens.value
         if opened.ticket.stream and opened.first_content_s is not None:
             rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
             return
@@ -97,7 +97,9 @@ class Feedback:
         prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
         self._rates.habits(lease.model).learn(prompt_bytes, accounts)
 
-    def _bind(self, opened: OpenLease, now_s: float, prompt_tokens: int, answer: int) -> None:
+    def _bind(
+        self, opened: OpenLease, now_s: float, prompt_tokens: int, output_tokens: int
+    ) -> None:
         lease, chain = opened.lease, opened.ticket.chain
         if not chain:
             return
@@ -120,5 +122,5 @@ class Feedback:
             book.warm[lease.model].forget(opened.session)
         book = self._books.known(lease.node_id)
         if book is not None and book.instance_id == lease.instance_id:
-            tokens = (prompt_tokens or opened.terms.prompt_tokens) + answer
+            tokens = (prompt_tokens or opened.terms.prompt_tokens) + output_tokens
             book.touch(opened, tokens, now_s)

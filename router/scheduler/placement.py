@@ -121,7 +121,7 @@ class Placement:
             prompt_bytes=prompt_bytes,
             prompt_tokens=prompt_tokens,
             tokens_per_byte=token_share,
-            answer_tokens=habits.answer_tokens.value,
+            output_tokens=habits.output_tokens.value,
             pace=pace,
         )
 

@@ -38,7 +38,7 @@ MIN_TOKENS_PER_BYTE, MAX_TOKENS_PER_BYTE = 0.02, 1.5
 """Bounds of what is learned. A token rarely has more than 50 bytes, and where each byte is a token
 the template adds only some. One image, or a long template around a short prompt, would give other
 values, which do not apply to the next prompt."""
-ANSWER_TOKENS = 200.0
+OUTPUT_TOKENS = 200.0
 MIN_SAMPLE_TOKENS = 64
 """Smaller prefills show a request's fixed cost rather than the speed of prefill."""
 
@@ -193,10 +193,10 @@ class NodeRates:
             self.row_step_s = Mean(_bounded(step_s, self._step_guess_s), SURE_SAMPLES)
         return True
 
-    def decode_interference_s(self, rows: int, answer_tokens: float) -> float:
+    def decode_interference_s(self, rows: int, output_tokens: float) -> float:
         """Seconds lost by decoding beside so many rows: the new row waits for them in each step,
         and they wait for it during the half of their responses that is still to come on average."""
-        return 1.5 * rows * ROW_SLOWDOWN * self.row_step_s.value * answer_tokens
+        return 1.5 * rows * ROW_SLOWDOWN * self.row_step_s.value * output_tokens
 
     def restore_s(self, tokens: float, model: ModelStatus) -> float:
         bytes_per_token = model.cache.bytes_per_token if model.cache else 0
@@ -239,18 +239,18 @@ class ModelHabits:
 
     tokens_per_byte: Mean
     """Prompt tokens per byte of the chain."""
-    answer_tokens: Mean
+    output_tokens: Mean
 
     @classmethod
     def unknown(cls) -> "ModelHabits":
-        return cls(Mean(TOKENS_PER_BYTE), Mean(ANSWER_TOKENS))
+        return cls(Mean(TOKENS_PER_BYTE), Mean(OUTPUT_TOKENS))
 
     def learn(self, prompt_bytes: int, accounts: Finished) -> None:
         """Learns from a usage record; `prompt_bytes` is the size of the whole prompt's chain, 0 if
         unknown."""
         if prompt_bytes and accounts.prompt_tokens >= MIN_SAMPLE_TOKENS:
             self.tokens_per_byte.learn(tokens_per_byte(accounts.prompt_tokens, prompt_bytes))
-        self.answer_tokens.learn(accounts.completion_tokens)
+        self.output_tokens.learn(accounts.completion_tokens)
 
 
 class Rates:

@@ -24,7 +24,7 @@ class TextTraceRequest(msgspec.Struct, frozen=True):
     session: int | str
     at_ms: float
     prompt: bytes
-    answer: bytes
+    output: bytes
 
     @property
     def input_tokens(self) -> int:
@@ -32,7 +32,7 @@ class TextTraceRequest(msgspec.Struct, frozen=True):
 
     @property
     def output_tokens(self) -> int:
-        return _tokens(self.answer) if self.answer else 0
+        return _tokens(self.output) if self.output else 0
 
     def blocks(self) -> list[int]:
         """Names of the prompt's blocks; each depends on the whole prompt up to its end."""
@@ -97,8 +97,8 @@ def _requests(session: Conversation) -> list[TextTraceRequest]:
         if point >= len(session.messages):
             raise ValueError(f"`request_points`: there is no message {point}")
         prompt = b"".join(bytes(message) for message in session.messages[:point])
-        answer = bytes(session.messages[point])
-        found.append(TextTraceRequest(session.session, turn * TURN_MS, prompt, answer))
+        output = bytes(session.messages[point])
+        found.append(TextTraceRequest(session.session, turn * TURN_MS, prompt, output))
     return found
 
 

@@ -228,10 +228,10 @@ class ControlClient:
             if self._is_agent
             else "is it an OpenAI-compatible server?"
         )
-        answered = (
+        status_message = (
             f"{self.url} responded with status {response.status} to {response.url.path}; {hint}"
         )
-        raise NodeRefused(sentence or answered)
+        raise NodeRefused(sentence or status_message)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Reads the body of a control call's response."""

@@ -112,9 +112,9 @@ class ForeignResponse:
             fields = {**fields, _FIELD: _INCLUDE_USAGE}
         self.body = msgspec.json.encode(fields)
 
-    def is_refused(self, status: int, answer: bytes) -> bool:
+    def is_refused(self, status: int, body: bytes) -> bool:
         """Returns True if the server refuses the added field."""
-        return self.adds_count and status in REFUSAL_STATUSES and _FIELD.encode() in answer
+        return self.adds_count and status in REFUSAL_STATUSES and _FIELD.encode() in body
 
     def begin(self, events: bytes) -> tuple[bytes, bytes]:
         """Returns (events to send, the part of them that starts with content). Events before
@@ -146,10 +146,10 @@ class ForeignResponse:
                 at = end
         return events
 
-    def read(self, answer: bytes) -> None:
+    def read(self, body: bytes) -> None:
         """Reads the token counts of a response that is not streamed."""
-        if _COUNT.search(answer) is not None:
-            self._learn(answer)
+        if _COUNT.search(body) is not None:
+            self._learn(body)
 
     def usage_record(self, lease: Lease, ended_s: float) -> Finished:
         """Returns the token counts and the times seen by the router in the form of a node's usage

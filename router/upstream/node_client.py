@@ -26,12 +26,12 @@ from router.upstream.http_failures import CutOff, UpstreamBroken
 from router.upstream.http_response import Response
 from router.upstream.origins import Stamp
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Longest response that is read whole; a stored response includes its input."""
 
 
 @dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeResponse:
     """A response that has been read whole."""
 
     status: int
@@ -119,22 +119,22 @@ class NodeClient:
         )
         return self._upstream.send(start + rest.encode(), ticket.body)
 
-    async def follow_up(self, method: str, target: str, origin: str) -> WholeAnswer:
+    async def follow_up(self, method: str, target: str, origin: str) -> WholeResponse:
         """Sends an agent a request about an object that it stores; `target` is a path with its
         query.
 
         Raises `OSError` if the connection fails, if the response takes longer than
-        `CONTROL_TIMEOUT_S`, and if it is longer than `MAX_ANSWER_BYTES`.
+        `CONTROL_TIMEOUT_S`, and if it is longer than `MAX_RESPONSE_BYTES`.
         """
         head = self._start(method, target)
         head += f"{HEADER_ORIGIN}: {origin}\r\ncontent-length: 0\r\n\r\n".encode()
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             response = await self._upstream.send(head, b"")
             try:
-                body = await response.read_all(MAX_ANSWER_BYTES)
+                body = await response.read_all(MAX_RESPONSE_BYTES)
             finally:
                 response.close()
-        return WholeAnswer(response.status, response.headers, body)
+        return WholeResponse(response.status, response.headers, body)
 
     def _start(self, method: str, target: str) -> bytes:
         """Encodes the request line and the headers that are the same for every request."""

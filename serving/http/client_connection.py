@@ -122,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
                 self._drained = self._loop.create_future()
             await asyncio.shield(self._drained)
 
-    def on_answered(self, exchange: Exchange) -> None:
+    def on_response_complete(self, exchange: Exchange) -> None:
         self._state.total_requests += 1
         self._exchange = None
         self._progress.idle_since_s = self._loop.time()
@@ -192,8 +192,9 @@ class ClientConnection(asyncio.Protocol):
                 self._on_broken(HeadTooLong())
 
     def _on_broken(self, refusal: Refusal) -> None:
-        """Refuses invalid input, and a request that comes before the previous one is answered. In
-        that case the response in progress is finished first. Then closes the connection."""
+        """Refuses invalid input, and a request that comes before the response to the
+        previous one is complete. In that case the response in progress is finished first. Then
+        closes the connection."""
         exchange = self._exchange
         if exchange is not None and exchange.body_complete:
             self._ignores_input = True
@@ -281,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
             "state": self._app_state.copy(),
             "extensions": extensions,
         }
-        task = self._loop.create_task(self._answer(scope, exchange))
+        task = self._loop.create_task(self._respond(scope, exchange))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
@@ -301,7 +302,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.begin(refusal.status, headers + refusal.headers())
         exchange.end(body)
 
-    async def _answer(self, scope: Message, exchange: Exchange) -> None:
+    async def _respond(self, scope: Message, exchange: Exchange) -> None:
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:

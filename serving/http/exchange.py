@@ -43,7 +43,7 @@ class ExchangeTransport(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def on_answered(self, exchange: Exchange) -> None:
+    def on_response_complete(self, exchange: Exchange) -> None:
         """The response is complete."""
 
 
@@ -109,7 +109,7 @@ class Exchange:
     def _body_unreported(self) -> bool:
         return self.body_complete and not self._body_reported
 
-    # --- the answer ---
+    # --- the response ---
 
     def begin(self, status: int, headers: Headers) -> None:
         """Starts the response; its head is sent with the first bytes of the body."""
@@ -166,7 +166,7 @@ class Exchange:
         self._write(data)
         self.complete = True
         self._wake()
-        self._connection.on_answered(self)
+        self._connection.on_response_complete(self)
 
     @property
     def paused(self) -> bool:

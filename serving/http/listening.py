@@ -14,7 +14,7 @@ from serving.own_machine import is_loopback, url_at
 
 BACKLOG = 2048
 """macOS limits it to `sysctl kern.ipc.somaxconn`, 128 by default."""
-_ANSWER_S = 0.5
+_CONNECT_S = 0.5
 _TRIES = 10
 """Attempts to find one port that is free on several addresses."""
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -93,7 +93,7 @@ def _listen_at_all(host: str, port: int) -> list[socket.socket]:
     places = _places(host, port)
     if port:
         for family, address in places:
-            if _is_answered(family, address):
+            if _accepts_connections(family, address):
                 raise _in_use(host, port)
     return _listen(host, port, places)
 
@@ -145,7 +145,7 @@ def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
     return listener
 
 
-def _is_answered(family: int, address: tuple[Any, ...]) -> bool:
+def _accepts_connections(family: int, address: tuple[Any, ...]) -> bool:
     """True if something accepts connections there. With BSD's SO_REUSEADDR, as on macOS, a bind to
     all addresses succeeds beside a socket that listens on one of them, and vice versa; clients then
     reach either of them."""
@@ -153,7 +153,7 @@ def _is_answered(family: int, address: tuple[Any, ...]) -> bool:
     if is_unspecified(host):
         host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     with socket.socket(family, socket.SOCK_STREAM) as caller:
-        caller.settimeout(_ANSWER_S)
+        caller.settimeout(_CONNECT_S)
         try:
             caller.connect((host, *address[1:]))
         except OSError:

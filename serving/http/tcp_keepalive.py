@@ -24,7 +24,7 @@ class Probes:
 
 
 def probe(connection: socket.socket, probes: Probes, platform: str = sys.platform) -> None:
-    """Makes the system end the connection once its other end does not answer any more."""
+    """Makes the system end the connection once its other end does not respond any more."""
     options = {
         "TCP_KEEPIDLE": probes.idle_s,
         "TCP_KEEPALIVE": probes.idle_s,  # the same on macOS

@@ -119,7 +119,7 @@ def _run(engine: TextEngine, is_done: Callable[[], bool]) -> None:
     while not is_done():
         time.sleep(engine.wait_s() or 0.0)
         engine.step()
-        for answer in engine.take_answers():
+        for answer in engine.take_responses():
             if isinstance(answer, Refused):
                 raise SystemExit(answer.reason)
 

@@ -402,7 +402,7 @@ class Subject:
         whole = len(prompt.tokens)
         keepable = whole if prompt.reusable_tokens is None else prompt.reusable_tokens
         _store(cache, prompt.tokens[: min(keepable, whole - 1)])
-        dropped = prompt.dropped_answer
+        dropped = prompt.dropped_output
         is_dropped = bool(dropped) and tuple(output[: len(dropped)]) == dropped
         if prompt.reusable_tokens is None and not is_dropped:
             _store(cache, (*prompt.tokens, *output))

@@ -108,7 +108,7 @@ class RandomModel:
                 if delta.is_last:
                     row.finish, row.usage, row.error = delta.finish, delta.usage, delta.error
                     open_uids.discard(delta.uid)
-            for answer in self._engine.take_answers():
+            for answer in self._engine.take_responses():
                 if isinstance(answer, Refused):
                     drawn[answer.uid].refused = answer
                     open_uids.discard(answer.uid)

@@ -12,11 +12,11 @@ from jsonschema.exceptions import best_match
 
 from node.dialects.anthropic.body import count_tokens_body, read_messages
 from node.dialects.anthropic.errors import error_body as anthropic_error_body
-from node.dialects.base import AnswerHead, Collected, DialectRequest, Writer
+from node.dialects.base import Collected, DialectRequest, ResponseHead, Writer
 from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
-from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.body import read_responses
+from node.dialects.responses.response import StoredResponse
 from node.dialects.responses.stored import (
     ItemsPage,
     deleted_body,
@@ -32,7 +32,7 @@ from tests.conformance.result import Result
 
 OPENAI_SCHEMAS = "openai_openapi_subset.json"
 SDK_SCHEMAS = "sdk_pydantic_json_schemas.json"
-HEAD = AnswerHead("0123456789abcdef-5eed-000001", "small", 1_700_000_000)
+HEAD = ResponseHead("0123456789abcdef-5eed-000001", "small", 1_700_000_000)
 
 Event = dict[str, Any]
 

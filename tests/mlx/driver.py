@@ -162,7 +162,7 @@ class Driver:
         while reply is None:
             # Its grammar is being compiled.
             self.step()
-            reply = next(iter(self.call(self.engine.take_answers)), None)
+            reply = next(iter(self.call(self.engine.take_responses)), None)
         if isinstance(reply, Accepted):
             # Those that waited for a prefill may be on their own by now.
             inside = [row for row in self.engine._rows() if row.uid == uid]

@@ -118,7 +118,7 @@ def test_what_any_kind_of_cache_has_on_disk_is_reported_again_and_reused(
         engine.submit("a", tokens, max_tokens=12, boundaries=tuple(ends))
         engine.run()
         digest.on_events(engine.call(engine.engine.take_cache_events))
-        digest.on_answer("a", _chain_of(3), None)
+        digest.on_response("a", _chain_of(3), None)
         tokens = (*tokens, *engine.outputs["a"], *prompt(60, 2))
         digest.on_events(engine.call(lambda: _flushed(engine)))
         before = [digest.entry(hash_) for hash_ in (1, 2, 3)]
@@ -164,7 +164,7 @@ def test_what_is_reported_of_any_kind_of_cache_is_what_is_reused(kind: Path) -> 
             assert usage is not None and reported <= usage.cached_tokens <= reported + 16
             assert (reported > 0) == (turn > 0)
             digest.on_events(engine.call(engine.engine.take_cache_events))
-            digest.on_answer(uid, _chain_of(len(ends) + 1), None)
+            digest.on_response(uid, _chain_of(len(ends) + 1), None)
             digest.on_end(uid)
             answered = (*tokens, *engine.outputs[uid])
             tokens = (*answered, *prompt(60, turn + 2))

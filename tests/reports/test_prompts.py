@@ -292,8 +292,8 @@ def test_the_next_prompt_begins_with_this_one_and_its_answer(
         renderer.render(chat(messages, tools=CHAT_TOOLS)) for messages in turns(lambda _: "")
     ]
     for (answer, _), before, after in zip(ANSWERS, prompts, prompts[1:], strict=False):
-        answer_tokens = renderer._tokenizer.encode(answer, add_special_tokens=False)
-        both = (*before.tokens, *answer_tokens)
+        output_tokens = renderer._tokenizer.encode(answer, add_special_tokens=False)
+        both = (*before.tokens, *output_tokens)
         assert after.tokens[: len(both)] == both
         assert before.reusable_tokens is None
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.dialects.anthropic.answer import MessageWriter, ThinkingShown
 from node.dialects.anthropic.fields import (
     COUNT_TOKENS,
     MESSAGES,
@@ -14,8 +13,9 @@ from node.dialects.anthropic.fields import (
     OutputConfigBody,
 )
 from node.dialects.anthropic.messages import read_conversation, read_system
+from node.dialects.anthropic.response import MessageWriter, ThinkingShown
 from node.dialects.anthropic.tools import ToolChoiceBody, read_choice, read_tools
-from node.dialects.base import AnswerHead
+from node.dialects.base import ResponseHead
 from node.dialects.fields.constraints import response_format
 from node.dialects.fields.field_table import unsupported
 from node.dialects.fields.sampling import sampling_params, stop_strings, token_limit
@@ -35,7 +35,7 @@ class MessagesRequest:
     thinking: ThinkingShown
     diagnosed: bool
 
-    def writer(self, head: AnswerHead) -> MessageWriter:
+    def writer(self, head: ResponseHead) -> MessageWriter:
         """Returns a new writer for this request's response."""
         return MessageWriter(head, self.thinking, diagnosed=self.diagnosed)
 

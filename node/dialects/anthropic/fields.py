@@ -23,7 +23,7 @@ from node.dialects.fields.field_table import (
 from node.dialects.fields.refusals import (
     IGNORED,
     NO_GUIDES,
-    ONE_ANSWER,
+    ONE_CHOICE,
     REFUSED_BY_ALL,
     budgets_elsewhere,
     elsewhere,
@@ -151,7 +151,7 @@ _REFUSED: Mapping[str, Refusal] = {
         "are hints: nothing is removed from a history, the client trims it itself",
     ),
     "store": Refusal(off, "null or false", "Only /v1/responses stores responses."),
-    **ONE_ANSWER,
+    **ONE_CHOICE,
     **NO_GUIDES,
     **format_elsewhere("output_config.format"),
     **budgets_elsewhere("thinking.budget_tokens"),
@@ -206,7 +206,7 @@ _IGNORED: Mapping[str, str] = {
     "workspace_id": "A label.",
 }
 
-_ANSWER_NOTES: Mapping[str, str] = {
+_RESPONSE_NOTES: Mapping[str, str] = {
     **SAMPLING_NOTES,
     "max_tokens": "Required, at least 1.",
     "temperature": "0 to 1; 0 is greedy. Default 1.",
@@ -215,7 +215,7 @@ _ANSWER_NOTES: Mapping[str, str] = {
     "diagnostics": "With `previous_message_id`, the response says that no diagnosis is available.",
 }
 
-MESSAGES = FieldTable(MessagesBody, {**_PROMPT_NOTES, **_ANSWER_NOTES}, _REFUSED, _IGNORED)
+MESSAGES = FieldTable(MessagesBody, {**_PROMPT_NOTES, **_RESPONSE_NOTES}, _REFUSED, _IGNORED)
 COUNT_TOKENS = FieldTable(
     CountBody,
     {
@@ -230,5 +230,5 @@ COUNT_TOKENS = FieldTable(
         ),
     },
     _REFUSED,
-    {**_IGNORED, **dict.fromkeys(_ANSWER_NOTES, "It concerns the response only.")},
+    {**_IGNORED, **dict.fromkeys(_RESPONSE_NOTES, "It concerns the response only.")},
 )

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from node.dialects.base import AnswerHead
-from node.dialects.chat.answer import ChatStyle, ChatWriter, ReasoningField
+from node.dialects.base import ResponseHead
 from node.dialects.chat.messages import MessageBody, read_messages
+from node.dialects.chat.response import ChatStyle, ChatWriter, ReasoningField
 from node.dialects.chat.tools import (
     FunctionBody,
     read_choice,
@@ -157,7 +157,7 @@ class ChatRequest:
     request: TextRequest
     style: ChatStyle
 
-    def writer(self, head: AnswerHead) -> ChatWriter:
+    def writer(self, head: ResponseHead) -> ChatWriter:
         return ChatWriter(head, self.style)
 
 

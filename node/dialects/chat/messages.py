@@ -95,7 +95,7 @@ def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
             source=at,
         )
     if role == "tool":
-        call_id = _answered(body, path, earlier)
+        call_id = _call_id(body, path, earlier)
         return Message(role, content, tool_call_id=call_id, name=name, source=at)
     return Message(role, content, name=name, source=at)
 
@@ -123,7 +123,7 @@ def _with_more(content: Content, body: MessageBody) -> Content:
     return more[0] if len(parts) == 1 else parts
 
 
-# --- calls and their answers -----------------------------------------------------------------
+# --- calls and their results -----------------------------------------------------------------
 
 
 def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
@@ -152,28 +152,28 @@ def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
     return ToolCall(call.id or own_id, call.function.name, arguments_text(call.function.arguments))
 
 
-def _answered(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
-    """Returns the id of the call that a tool message answers; empty for a message of role
+def _call_id(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
+    """Returns the id of the call whose result a tool message is; empty for a message of role
     `function` that follows no call."""
     if body.role == "tool":
-        answered = body.tool_call_id or _unanswered(earlier)
-        if not answered:
+        call_id = body.tool_call_id or _open_call(earlier)
+        if not call_id:
             raise BadRequest(f"{path}.tool_call_id is missing.", param=f"{path}.tool_call_id")
-        return answered
+        return call_id
     if not body.name:
         raise BadRequest(f"{path}.name is missing.", param=f"{path}.name")
     calls = (call for message in reversed(earlier) for call in reversed(message.tool_calls))
     return next((call.call_id for call in calls if call.name == body.name), "")
 
 
-def _unanswered(earlier: Sequence[Message]) -> str:
+def _open_call(earlier: Sequence[Message]) -> str:
     """Returns the id of the first call without a result; empty if there is none."""
-    answered = set()
+    with_result = set()
     for message in reversed(earlier):
         if message.role != "tool":
             waiting = (call.call_id for call in message.tool_calls)
-            return next((each for each in waiting if each not in answered), "")
-        answered.add(message.tool_call_id)
+            return next((each for each in waiting if each not in with_result), "")
+        with_result.add(message.tool_call_id)
     return ""
 
 

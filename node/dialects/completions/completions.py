@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from node.dialects.base import AnswerHead, Collected
+from node.dialects.base import Collected, ResponseHead
 from node.dialects.fields.constraints import read_constraint
 from node.dialects.fields.field_table import (
     MAX_INT,
@@ -119,7 +119,7 @@ class CompletionRequest:
     request: TextRequest
     style: CompletionStyle
 
-    def writer(self, head: AnswerHead) -> "CompletionWriter":
+    def writer(self, head: ResponseHead) -> "CompletionWriter":
         return CompletionWriter(head, self.style)
 
 
@@ -182,7 +182,7 @@ class CompletionWriter:
 
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, head: AnswerHead, style: CompletionStyle) -> None:
+    def __init__(self, head: ResponseHead, style: CompletionStyle) -> None:
         self._style = style
         self._fields = {
             "id": "cmpl-" + head.request_id,
@@ -225,11 +225,11 @@ class CompletionWriter:
     def error(self, error: NodeError) -> bytes:
         return event(openai_envelope(error))
 
-    def whole(self, answers: Sequence[Collected]) -> bytes:
+    def whole(self, outputs: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
-        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
+        choices = [self._whole_choice(index, output) for index, output in enumerate(outputs)]
         return _encode(
-            {**self._fields, "choices": choices, "usage": usage_fields(answers[0].usage)}
+            {**self._fields, "choices": choices, "usage": usage_fields(outputs[0].usage)}
         )
 
     def _whole_choice(self, index: int, collected: Collected) -> dict[str, object]:

@@ -47,7 +47,7 @@ def refuse_reasoning(reasoning: Lenient) -> None:
         raise unsupported("reasoning.exclude", "reasoning.exclude")
 
 
-ONE_ANSWER: Mapping[str, Refusal] = {
+ONE_CHOICE: Mapping[str, Refusal] = {
     "n": Refusal(only(1), "null or 1", "This path returns one response a request."),
     "best_of": Refusal(only(1), "null or 1"),
     "num_return_sequences": Refusal(

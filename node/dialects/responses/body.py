@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from node.dialects.base import AnswerHead
+from node.dialects.base import ResponseHead
 from node.dialects.fields.constraints import format_owner, response_format
 from node.dialects.fields.field_table import unsupported
 from node.dialects.fields.media import text_only
@@ -17,7 +17,6 @@ from node.dialects.fields.sampling import sampling_params, stop_strings, token_l
 from node.dialects.fields.template import template_options
 from node.dialects.fields.thinking import thinking_tokens
 from node.dialects.fields.tool_choice import check_arguments
-from node.dialects.responses.answer import ResponseFacts
 from node.dialects.responses.events import ResponseWriter
 from node.dialects.responses.fields import (
     ENCRYPTED_REASONING,
@@ -38,6 +37,7 @@ from node.dialects.responses.input import (
     resolved,
 )
 from node.dialects.responses.items import Item
+from node.dialects.responses.response import ResponseFacts
 from node.dialects.responses.tools import ToolSet, read_choice, read_tool_set
 from node.errors import BadRequest
 from node.ipc.generate import Constraint
@@ -145,7 +145,7 @@ class ResponsesRequest:
         )
         return replace(self, request=request, facts=replace(self.facts, tool_set=tool_set))
 
-    def writer(self, head: AnswerHead) -> ResponseWriter:
+    def writer(self, head: ResponseHead) -> ResponseWriter:
         return ResponseWriter(self.request, self.facts, self.items, head)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.base import Collected, ResponseHead, Segment
 from node.dialects.fields.custom_input import CustomInputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
-from node.dialects.responses.answer import (
+from node.dialects.responses.items import Item, is_hosted, stored_item
+from node.dialects.responses.response import (
     STATUS,
     ItemSerializer,
     ResponseFacts,
@@ -20,7 +21,6 @@ from node.dialects.responses.answer import (
     input_item_id,
     response_id,
 )
-from node.dialects.responses.items import Item, is_hosted, stored_item
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.error_envelopes import response_error
@@ -132,7 +132,7 @@ class ResponseWriter:
     keep_alive = KEEP_ALIVE
 
     def __init__(
-        self, request: TextRequest, facts: ResponseFacts, items: Sequence[Item], head: AnswerHead
+        self, request: TextRequest, facts: ResponseFacts, items: Sequence[Item], head: ResponseHead
     ) -> None:
         self._facts = facts
         self._head = head
@@ -189,8 +189,8 @@ class ResponseWriter:
         self._add(pieces, _FINAL_EVENT["failed"], {"response": msgspec.Raw(self._final)})
         return b"".join(pieces)
 
-    def whole(self, answers: Sequence[Collected]) -> bytes:
-        collected = answers[0]
+    def whole(self, outputs: Sequence[Collected]) -> bytes:
+        collected = outputs[0]
         status = STATUS[collected.finish]
         usage = checked_usage(collected.finish, collected.usage)
         last = len(collected.segments) - 1

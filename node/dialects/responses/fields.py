@@ -18,7 +18,7 @@ from node.dialects.fields.field_table import (
 from node.dialects.fields.refusals import (
     IGNORED,
     NO_GUIDES,
-    ONE_ANSWER,
+    ONE_CHOICE,
     REFUSED_BY_ALL,
     budgets_elsewhere,
     format_elsewhere,
@@ -178,7 +178,7 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
     },
     refused={
         **REFUSED_BY_ALL,
-        **ONE_ANSWER,
+        **ONE_CHOICE,
         **NO_GUIDES,
         **format_elsewhere("text.format"),
         **budgets_elsewhere("max_thinking_tokens"),

@@ -90,7 +90,7 @@ def messages_of(
         is_front = not at and kind_of(item) == ADDING
         if not (is_front or is_reference(item) or is_hosted(item)):
             turns.add(item, f"{path}[{at - earlier}]", max(at - earlier, BEFORE_ITEMS))
-    turns.end_answer()
+    turns.end_response()
     return tuple(turns.messages)
 
 
@@ -123,7 +123,7 @@ def left_out_items(items: Sequence[Item]) -> tuple[LeftOut, ...]:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _AssistantItems:
     """The items of one response so far, in the order of arrival."""
 
     reasoning: list[str] = field(default_factory=list)
@@ -148,7 +148,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._answer = _Answer()
+        self._open = _AssistantItems()
         self._at = BEFORE_ITEMS
         self._names: dict[str, str] = {}
         """Function names by call id."""
@@ -170,23 +170,23 @@ class _Turns:
         else:
             raise BadRequest(f"{path}.type is not the type of an item.", param=f"{path}.type")
 
-    def end_answer(self) -> None:
+    def end_response(self) -> None:
         """Ends the open response: items that follow are not part of it."""
-        answer = self._answer
-        if answer.reasoning or answer.texts or answer.calls:
-            self.messages.append(answer.message)
-        self._answer = _Answer()
+        response = self._open
+        if response.reasoning or response.texts or response.calls:
+            self.messages.append(response.message)
+        self._open = _AssistantItems()
 
-    def _response_of(self, item: Item) -> _Answer:
+    def _response_of(self, item: Item) -> _AssistantItems:
         """Returns the response that the item belongs to: the open one, unless the item's id names
         another."""
         source = _source(item)
         if source is not None:
-            if self._answer.source not in (None, source):
-                self.end_answer()
-            self._answer.source = source
-        self._answer.item = self._at
-        return self._answer
+            if self._open.source not in (None, source):
+                self.end_response()
+            self._open.source = source
+        self._open.item = self._at
+        return self._open
 
     def _message(self, item: Item, path: str) -> None:
         role = next((role for role in _ROLES if role == item.get("role")), None)
@@ -195,46 +195,46 @@ class _Turns:
                 f"{path}.role must be one of {', '.join(_ROLES)}.", param=f"{path}.role"
             )
         if role == "assistant":
-            self._answer_text(item, path)
+            self._assistant_text(item, path)
             return
-        self.end_answer()
+        self.end_response()
         content = content_of(parts_in(item.get("content"), f"{path}.content"))
         self.messages.append(Message(role, content, source=self._at))
 
-    def _answer_text(self, item: Item, path: str) -> None:
+    def _assistant_text(self, item: Item, path: str) -> None:
         content = item.get("content")
         text = "" if content is None else "".join(texts_in(content, f"{path}.content"))
         if not text:
             return
-        answer = self._response_of(item)
-        if answer.ends_with_text:
+        response = self._response_of(item)
+        if response.ends_with_text:
             # Consecutive texts are different responses: one response has its text in a single item
             # unless another item lies between.
-            self.end_answer()
-            answer = self._response_of(item)
-        answer.texts.append(text)
-        answer.ends_with_text = True
+            self.end_response()
+            response = self._response_of(item)
+        response.texts.append(text)
+        response.ends_with_text = True
 
     def _add_reasoning(self, item: Item, path: str) -> None:
         text = reasoning_text(item, path)
         if text:
-            answer = self._response_of(item)
-            answer.reasoning.append(text)
-            answer.ends_with_text = False
+            response = self._response_of(item)
+            response.reasoning.append(text)
+            response.ends_with_text = False
 
     def _call(self, call: ToolCall, item: Item) -> None:
-        answer = self._response_of(item)
-        answer.calls.append(call)
-        answer.ends_with_text = False
+        response = self._response_of(item)
+        response.calls.append(call)
+        response.ends_with_text = False
         self._names[call.call_id] = call.name
 
     def _add_tools(self, item: Item) -> None:
-        self.end_answer()
+        self.end_response()
         if text := tools_text(item.get("tools")):
             self.messages.append(Message("developer", text, source=self._at))
 
     def _output(self, item: Item, path: str) -> None:
-        self.end_answer()
+        self.end_response()
         call_id = string_in(item, "call_id", path)
         output = output_of(item.get("output"))
         if kind_of(item) == SEARCH_ITEMS[1]:

@@ -70,9 +70,9 @@ def stored_item(item: Item, new_id: str) -> Item:
         return kept
     kept["status"] = "completed"
     if kind == "message":
-        is_answer = kept["role"] == "assistant"
+        is_assistant = kept["role"] == "assistant"
         kept["content"] = _stored_parts(
-            item.get("content"), "output_text" if is_answer else "input_text"
+            item.get("content"), "output_text" if is_assistant else "input_text"
         )
     elif kind == "function_call":
         kept["arguments"] = arguments_text(item.get("arguments"))

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from node.dialects.fields.field_table import unsupported
-from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.body import encrypts_reasoning
 from node.dialects.responses.items import Item, reasoning_text, sealed
+from node.dialects.responses.response import StoredResponse
 from node.errors import BadRequest, UnknownItem, UnknownResponse
 
 MAX_LISTED = 100

@@ -11,8 +11,8 @@ from typing import Self
 from node.engine.decoding.rates import Rates
 from node.ipc.messages import EngineSpec
 
-USUAL_ANSWER_TOKENS = 1024
-"""Assumed length of an answer without max_tokens."""
+USUAL_OUTPUT_TOKENS = 1024
+"""Assumed length of an output without max_tokens."""
 MIN_CHUNK_TOKENS = 16
 CHUNK_STEP_TOKENS = 16
 """Chunks are multiples of this."""

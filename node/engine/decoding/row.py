@@ -10,7 +10,7 @@ from node.engine.cache.index import salt_number
 from node.engine.cache.parts import Tokens
 from node.engine.constraints.steering import Steer
 from node.engine.decoding.choices import Tally, choice_of
-from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
+from node.engine.decoding.chunking import USUAL_OUTPUT_TOKENS
 from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.logprobs import TopLogprobs
@@ -91,10 +91,10 @@ class Row:
     @property
     def expected_tokens(self) -> int:
         """Expected length of prompt and output, for which memory is planned. Without max_tokens an
-        answer of usual length is assumed: the limit is then the whole context, and rows that
+        output of usual length is assumed: the limit is then the whole context, and rows that
         reserved so much would run one by one."""
         is_limited = self.request.max_tokens is not None
-        expected = self.limit if is_limited else min(self.limit, USUAL_ANSWER_TOKENS)
+        expected = self.limit if is_limited else min(self.limit, USUAL_OUTPUT_TOKENS)
         return len(self.prompt) + max(expected, len(self.output) + 1)
 
     def next_stop(self) -> int:

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer, models
 
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.model.load import LoadedModel
-from node.engine.probe.answers import NEAR_TIE_NATS
 from node.engine.probe.line import Line, ProbeSizes, not_measured, timed
+from node.engine.probe.outputs import NEAR_TIE_NATS
 from node.engine.probe.runner import Prompt, Runner, divergence, spec_of
 
 SECTION = "hybrids"

@@ -25,7 +25,7 @@ class ProbeSizes(msgspec.Struct, frozen=True):
     """Amount of work of the probes: about five minutes in all."""
 
     prompt_tokens: int
-    answer_tokens: int
+    output_tokens: int
     long_tokens: int
     steps: int
     depths: tuple[int, ...]

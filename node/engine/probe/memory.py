@@ -8,8 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from node.engine.model.load import LoadedModel, load_folder
-from node.engine.probe.answers import prompt
 from node.engine.probe.line import MIB, Line, ProbeSizes, measured, timed
+from node.engine.probe.outputs import prompt
 from node.engine.probe.runner import Runner, spec_of
 
 SECTION = "memory"

@@ -109,17 +109,17 @@ class Runner:
     def generate(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
         """Returns the outputs, of `count` tokens at most, for all prompts, which run together.
         Raises `LoadError` if the engine refuses one."""
-        return self._thread.submit(self._answers, prompts, count).result()
+        return self._thread.submit(self._generate, prompts, count).result()
 
-    def _answers(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
-        answers = {self._submit(prompt, count): ProbeOutput() for prompt in prompts}
-        open_uids = set(answers)
+    def _generate(self, prompts: Sequence[Prompt], count: int) -> list[ProbeOutput]:
+        outputs = {self._submit(prompt, count): ProbeOutput() for prompt in prompts}
+        open_uids = set(outputs)
         while open_uids:
             for delta in self._engine.step():
-                answers[delta.uid].read(delta)
+                outputs[delta.uid].read(delta)
                 if delta.is_last:
                     open_uids.discard(delta.uid)
-        return list(answers.values())
+        return list(outputs.values())
 
     def _submit(self, prompt: Prompt, count: int) -> str:
         self._number += 1

@@ -7,7 +7,7 @@ import mlx.core as mx
 import psutil
 
 from node.engine.model.load import LoadedModel, load_folder
-from node.engine.probe import answers, facts, hybrids, memory, soak, speeds
+from node.engine.probe import facts, hybrids, memory, outputs, soak, speeds
 from node.engine.probe.line import ON_CPU, ON_GPU, Line
 
 
@@ -21,8 +21,8 @@ def lines(section: str, rest: Sequence[str]) -> Iterator[Line]:
         yield from hybrids.probe(sizes, has_gpu=has_gpu)
     elif section == memory.SECTION:
         yield from memory.probe(Path(rest[0]), sizes, _footprint_bytes)
-    elif section == answers.SECTION:
-        yield from answers.probe(_load(rest[0]), Path(rest[0]), sizes)
+    elif section == outputs.SECTION:
+        yield from outputs.probe(_load(rest[0]), Path(rest[0]), sizes)
     elif section == speeds.SECTION:
         yield from speeds.probe(_load(rest[0]), sizes, has_gpu=has_gpu)
     elif section == soak.SECTION:

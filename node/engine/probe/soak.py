@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from node.engine.model.load import LoadedModel
-from node.engine.probe.answers import prompt
 from node.engine.probe.line import Line
+from node.engine.probe.outputs import prompt
 from node.engine.probe.runner import Runner, spec_of
 from node.ipc.messages import MemoryLease
 

@@ -6,8 +6,8 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from node.engine.model.load import LoadedModel
-from node.engine.probe.answers import prompt
 from node.engine.probe.line import Line, ProbeSizes, timed
+from node.engine.probe.outputs import prompt
 
 SECTION = "speeds"
 _LONGEST_S = 1.0

@@ -1,4 +1,4 @@
-"""Log probabilities of an answer's content, and the parts with which they are sent."""
+"""Log probabilities of a response's content, and the parts with which they are sent."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -81,7 +81,7 @@ class TextEngine:
         self._upkeep = MemoryUpkeep(self._plan, self._reuse, spec)
         self._queue = RowQueue(self._reuse, rates)
         self._intake = Intake(model, self.info, self._plan)
-        self._answers: list[Accepted | Refused] = []
+        self._responses: list[Accepted | Refused] = []
         self._running = RunningRows(self._layout, self._reuse)
         self._steps = StepRunner(
             model=model,
@@ -115,9 +115,9 @@ class TextEngine:
     def _queued(self, row: Row) -> Accepted:
         return Accepted(row.uid, len(row.prompt), self._queue.add(row))
 
-    def take_answers(self) -> list[Accepted | Refused]:
-        answers, self._answers = self._answers, []
-        return answers
+    def take_responses(self) -> list[Accepted | Refused]:
+        responses, self._responses = self._responses, []
+        return responses
 
     def _is_running(self, uid: str) -> bool:
         return any(row.uid == uid for row in self._rows())
@@ -149,7 +149,7 @@ class TextEngine:
 
     def step(self) -> list[Delta]:
         for taken in self._intake.finished():
-            self._answers.append(self._queued(taken) if isinstance(taken, Row) else taken)
+            self._responses.append(self._queued(taken) if isinstance(taken, Row) else taken)
         self._reuse.poll()
         if not self._steps.run():
             with self._upkeep.device.measuring():

@@ -106,8 +106,8 @@ class Intake:
         except UnsupportedConstraint as error:
             return Refused(row.uid, str(error), error.param)
         except Exception as error:
-            # A failure of one grammar must not end the running rows, and its request needs an
-            # answer.
+            # A failure of one grammar must not end the running rows, and its request needs a
+            # response.
             logger.exception("A grammar could not be made.")
             reason = f"The engine failed to make a grammar of the request: {error}"
             return Refused(row.uid, reason, is_fault=True)

@@ -166,9 +166,9 @@ class PrefixReuse:
         if length == view.length or not self._layout.needs_snapshot:
             self._store(row, length, view)
 
-    def store_answer(self, row: Row, view: RowView) -> None:
-        """Stores prompt and answer if the next turn's prompt can begin with them."""
-        dropped = row.request.dropped_answer
+    def store_output(self, row: Row, view: RowView) -> None:
+        """Stores prompt and output if the next turn's prompt can begin with them."""
+        dropped = row.request.dropped_output
         is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
         if row.request.reusable_tokens is None and not is_dropped:
             self._store(row, view.length, view)

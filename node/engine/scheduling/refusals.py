@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from node.engine.cache.parts import Tokens
-from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
+from node.engine.decoding.chunking import USUAL_OUTPUT_TOKENS
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, MemoryLease, Refused
 from node.parsing.registry import layout_for
@@ -40,7 +40,7 @@ def refusal(
 
 
 def refused_length(request: GenerateRequest, info: Loaded) -> Refused | None:
-    """Returns the refusal of an empty prompt, or of one that leaves no room for an answer."""
+    """Returns the refusal of an empty prompt, or of one that leaves no room for a response."""
     overflow = Overflow(len(request.tokens), info.context_tokens)
     if not overflow.prompt_tokens:
         return Refused(request.uid, "The prompt is empty.", _PROMPT)
@@ -64,12 +64,12 @@ def refused_under_pressure(
 ) -> Refused | None:
     """Returns the temporary refusal of a request whose KV is not small while the machine is very
     short of memory. `live_bytes` gives the bytes of a row by its tokens. `max_tokens` counts up to
-    a usual answer only: many programs send the same large value with every request."""
+    a usual output only: many programs send the same large value with every request."""
     if request.warm:
         reason = "The machine is short of memory, and keeps no prompt until some is free again."
         return Refused(request.uid, reason, is_short=True)
-    answer_tokens = min(request.max_tokens or USUAL_ANSWER_TOKENS, USUAL_ANSWER_TOKENS)
-    needed_bytes = request.choices * live_bytes(len(request.tokens) + answer_tokens)
+    output_tokens = min(request.max_tokens or USUAL_OUTPUT_TOKENS, USUAL_OUTPUT_TOKENS)
+    needed_bytes = request.choices * live_bytes(len(request.tokens) + output_tokens)
     most_bytes = int(lease.live_kv_bytes * SMALL_SHARE)
     if lease.total_bytes <= 0 or needed_bytes <= most_bytes:
         return None

@@ -40,7 +40,7 @@ class RunningRows:
                 group.remove(row)
         for batch in self.batches:
             if row in batch.rows:
-                self._reuse.store_answer(row, batch.view(row))
+                self._reuse.store_output(row, batch.view(row))
                 batch.remove([row])
         self.drop_empty()
 

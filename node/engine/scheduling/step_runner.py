@@ -239,6 +239,6 @@ class StepRunner:
                 if delta.finish is not None:
                     ended.append(row)
         for row in ended:
-            self.reuse.store_answer(row, batch.view(row))
+            self.reuse.store_output(row, batch.view(row))
         if ended:
             batch.remove(ended)

@@ -138,7 +138,7 @@ class ScriptedEngine:
         choices = [each for row in ended for each in row.choices]
         return [each.last(self._clock(), FinishReason.CANCELLED) for each in choices]
 
-    def take_answers(self) -> list[Accepted | Refused]:
+    def take_responses(self) -> list[Accepted | Refused]:
         return []
 
     def wait_s(self) -> float | None:

@@ -19,7 +19,7 @@ _RESULT = Message("tool", "y", tool_call_id=_CALL.call_id, name=_TOOL.name)
 Encode = Callable[[str], tuple[int, ...]]
 
 
-class DroppedAnswers(NamedTuple):
+class DroppedOutputs(NamedTuple):
     """First tokens of responses of which the template drops a part, such as the reasoning; empty if
     it drops none."""
 
@@ -57,24 +57,24 @@ def find_part_markers(template: str, vocabulary: Collection[str]) -> list[PartMa
 
 def find_dropped(
     chat: ChatRenderer, parts: Sequence[PartMarkers], encode: Encode, *, reads_reasoning: bool
-) -> DroppedAnswers:
+) -> DroppedOutputs:
     """Finds the parts that the template drops. `reads_reasoning`: True if reasoning is parsed apart
     from content; a client can then send it back only in its own field."""
     probe = _Probe(chat, reads_reasoning=reads_reasoning)
     try:
         begin = probe.prompt(_USER)
         if not probe.text(Message("assistant", ANSWER), _USER).startswith(begin + ANSWER):
-            return DroppedAnswers()
+            return DroppedOutputs()
     except BadRequest:
         # A template that refuses such turns has no next turn that could reuse anything.
-        return DroppedAnswers()
+        return DroppedOutputs()
     # If the prompt itself opens a part, no response does.
     parts = [part for part in parts if not begin.rstrip().endswith(part.opening)]
 
     def first(*openings: str) -> tuple[int, ...]:
         return _first_tokens(begin, openings[0], encode) if openings else ()
 
-    return DroppedAnswers(
+    return DroppedOutputs(
         first(*(part.opening for part in parts if probe.drops(part, _USER))),
         first(*(part.opening for part in parts if probe.drops(part, _RESULT))),
         first(*(part.opening for part in parts if part.is_reasoning and reads_reasoning)),

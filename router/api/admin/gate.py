@@ -97,8 +97,8 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
 
 
 def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
-    """Raises `BadRequest` for an unknown parameter; ignoring it would answer a different
-    question."""
+    """Raises `BadRequest` for an unknown parameter; ignoring it would serve a different
+    request."""
     for name in request.query_params:
         if name not in known:
             takes = f"it accepts {' and '.join(known)}" if known else "it accepts none"

@@ -257,7 +257,7 @@ def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(
         assert driver.engine.wait_s() is None
         goes_on.set()
         driver.step()
-        assert not driver.call(driver.engine.take_answers)
+        assert not driver.call(driver.engine.take_responses)
 
 
 def test_a_grammar_that_fails_ends_its_sequence_with_an_error(

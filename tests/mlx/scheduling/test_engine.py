@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
+from node.engine.decoding.chunking import USUAL_OUTPUT_TOKENS
 from node.engine.model.load import LoadedModel
 from node.engine.scheduling.batching_delay import MAX_WINDOW_S
 from node.ipc.generate import GenerateRequest, SamplingParams
@@ -313,7 +313,7 @@ def test_sequences_are_admitted_while_their_longest_fits_the_lease(
 
 
 def test_a_request_without_max_tokens_counts_as_an_answer_of_usual_length(tiny: Path) -> None:
-    usual_bytes = -(-(10 + USUAL_ANSWER_TOKENS) // 256) * ROW_BYTES
+    usual_bytes = -(-(10 + USUAL_OUTPUT_TOKENS) // 256) * ROW_BYTES
     with leased(tiny, 2 * usual_bytes) as engine:
         for uid in "abc":
             engine.submit(uid, (5,) * 10, max_tokens=None)

@@ -204,7 +204,7 @@ def test_a_dropped_answer_is_not_kept(tiny: Path) -> None:
         engine.ask("a", BASE[:100])
         answer = tuple(engine.outputs["a"])
         assert known(engine, BASE[:100] + answer) > 100
-        engine.ask("b", BASE[100:200], dropped_answer=answer_start(engine, BASE[100:200]))
+        engine.ask("b", BASE[100:200], dropped_output=answer_start(engine, BASE[100:200]))
         answer = tuple(engine.outputs["b"])
         assert known(engine, BASE[100:200] + answer) == 99
 

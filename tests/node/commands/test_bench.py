@@ -17,7 +17,7 @@ from node.engine.scripted.script import Script, ScriptedModel
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 
-SIZES = bench.BenchSizes(answer=8, prompt=60, long_prompt=200, long_answer=500)
+SIZES = bench.BenchSizes(output=8, prompt=60, long_prompt=200, long_output=500)
 SCRIPT = Script(
     token_interval_s=0.002,
     prefill_s_per_token=0.0005,
@@ -177,9 +177,9 @@ def test_an_answer_without_a_piece_is_there_when_it_ends() -> None:
 
 
 def test_a_gap_counts_if_it_overlaps_the_time() -> None:
-    answer = StreamedResponse(0.0, ended_s=10.0, times_s=[1.0, 2.0, 5.0, 6.0, 9.5])
-    assert worst_gap(answer, 4.0, 7.0) == 3.5
-    assert worst_gap(answer, 4.0, 5.5) == 3.0
-    assert worst_gap(answer, 9.5, 20.0) is None
-    answer.ended_s = None
-    assert worst_gap(answer, 9.5, 20.0) == 10.5
+    output = StreamedResponse(0.0, ended_s=10.0, times_s=[1.0, 2.0, 5.0, 6.0, 9.5])
+    assert worst_gap(output, 4.0, 7.0) == 3.5
+    assert worst_gap(output, 4.0, 5.5) == 3.0
+    assert worst_gap(output, 9.5, 20.0) is None
+    output.ended_s = None
+    assert worst_gap(output, 9.5, 20.0) == 10.5

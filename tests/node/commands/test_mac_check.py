@@ -69,8 +69,8 @@ def test_without_the_model_its_sections_report_how_to_get_it(
     wanted: FullCheckOptions, sections: list[tuple[str, ...]]
 ) -> None:
     found = {each.section: each for each in findings(wanted)}
-    assert "make mac-check" in found["answers"].found
-    assert found["answers"].ok is None
+    assert "make mac-check" in found["outputs"].found
+    assert found["outputs"].ok is None
     assert [section for section, *_ in sections] == ["device", "hybrids"]
 
 
@@ -83,7 +83,7 @@ def test_with_the_model_all_sections_are_tried(
     assert [section for section, *_ in sections] == [
         "device",
         "memory",
-        "answers",
+        "outputs",
         "speeds",
         "hybrids",
     ]

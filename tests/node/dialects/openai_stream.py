@@ -9,11 +9,11 @@ from typing import Any
 
 import openai
 
-from node.dialects.base import AnswerHead, Collected, Writer
+from node.dialects.base import Collected, ResponseHead, Writer
 from node.ipc.messages import Alternative, Delta, Part, PartKind, RowUsage, TokenLogprob
 from node.protocol.messages import FinishReason
 
-HEAD = AnswerHead("0123456789abcdef-r1", "alias", 99)
+HEAD = ResponseHead("0123456789abcdef-r1", "alias", 99)
 USAGE = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=2)
 
 

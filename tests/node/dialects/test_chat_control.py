@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.dialects.chat.answer import ChatStyle
 from node.dialects.chat.body import ChatRequest, read_chat
+from node.dialects.chat.response import ChatStyle
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind
 from node.request import TextRequest

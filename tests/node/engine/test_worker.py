@@ -232,8 +232,8 @@ def test_leases_and_clears_are_answered_in_order() -> None:
         lease = MemoryLease(1, 2, 3)
         engine.send(SetLease(lease, 7), ClearCache(8), SetPressure(Pressure.SOFT))
         first, second = engine.next(EngineStats), engine.next(EngineStats)
-        assert (first.answered, first.entries, first.lease) == ((7,), 1, lease)
-        assert (second.answered, second.entries) == ((8,), 0)
+        assert (first.confirmed, first.entries, first.lease) == ((7,), 1, lease)
+        assert (second.confirmed, second.entries) == ((8,), 0)
 
 
 def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
@@ -244,9 +244,9 @@ def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
         engine.next(Frame)
         engine.send(SetLease(MemoryLease(0, 0, 0), 1))
         before = engine.next(EngineStats)
-        assert (before.answered, before.decoding_rows) == ((), 1)
+        assert (before.confirmed, before.decoding_rows) == ((), 1)
         after = engine.next(EngineStats)
-        assert (after.answered, after.live_kv_bytes) == ((1,), 0)
+        assert (after.confirmed, after.live_kv_bytes) == ((1,), 0)
 
 
 def test_a_newer_lease_is_not_delayed_by_one_that_it_replaces() -> None:
@@ -255,10 +255,10 @@ def test_a_newer_lease_is_not_delayed_by_one_that_it_replaces() -> None:
         engine.send(submit("a", max_tokens=None))
         engine.next(Frame)
         engine.send(SetLease(MemoryLease(0, 0, 0), 1), ClearCache(2))
-        assert engine.next(EngineStats).answered == ()
-        assert engine.next(EngineStats).answered == (2,), "which is not the lease's answer"
+        assert engine.next(EngineStats).confirmed == ()
+        assert engine.next(EngineStats).confirmed == (2,), "which is not the lease's answer"
         engine.send(SetLease(MemoryLease(0, 1000, 0), 3))
-        assert engine.next(EngineStats).answered == (1, 3)
+        assert engine.next(EngineStats).confirmed == (1, 3)
 
 
 def test_a_lease_is_kept_when_what_is_beyond_it_is_pinned() -> None:
@@ -272,7 +272,7 @@ def test_a_lease_is_kept_when_what_is_beyond_it_is_pinned() -> None:
         engine.send(SetLease(MemoryLease(0, 0, 20), 1))
         stats = engine.next(EngineStats)
         assert (stats.stored_kv_bytes, stats.pinned_kv_bytes) == (30, 30)
-        assert stats.answered == (1,)
+        assert stats.confirmed == (1,)
 
 
 def test_a_cancel_that_fails_ends_the_sequences_and_no_more() -> None:
@@ -300,11 +300,11 @@ def test_a_submit_that_fails_is_refused_with_a_sentence() -> None:
 def test_a_clear_that_fails_is_not_answered_and_a_lease_that_fails_counts_by_what_is_used() -> None:
     with EngineProcess(spec(Script(failing_command="clear_cache"))) as engine:
         engine.send(ClearCache(1), SetLease(MemoryLease(0, 0, 0), 2))
-        assert engine.next(EngineStats).answered == ()
-        assert engine.next(EngineStats).answered == (2,)
+        assert engine.next(EngineStats).confirmed == ()
+        assert engine.next(EngineStats).confirmed == (2,)
     with EngineProcess(spec(Script(failing_command="set_lease"))) as engine:
         engine.send(SetLease(MemoryLease(0, 0, 0), 1))
-        assert engine.next(EngineStats).answered == (1,)
+        assert engine.next(EngineStats).confirmed == (1,)
 
 
 def test_stats_are_reported_while_sequences_run_and_once_after() -> None:

@@ -286,7 +286,7 @@ def test_an_answer_is_bound_to_what_was_stored_of_it() -> None:
     digest = PrefixDigest(snapshot_only=False)
     add_request(digest, [10, 20], 24)
     digest.on_events([stored(1, 0, 23), stored(2, 23, 50, parent=1)])
-    digest.on_answer("r", chain_of([1, 2, 3, 4]), None)
+    digest.on_response("r", chain_of([1, 2, 3, 4]), None)
     # A cut within the answer is worth the prompt; its end is worth all.
     assert reported(digest)[3] == (24, Tier.MEMORY)
     assert reported(digest)[4] == (50, Tier.MEMORY)
@@ -296,7 +296,7 @@ def test_an_answer_that_is_not_repeated_is_worth_what_is_kept_of_the_prompt() ->
     digest = PrefixDigest(snapshot_only=False)
     add_request(digest, [10, 30], 34)
     digest.on_events([stored(1, 0, 22)])
-    digest.on_answer("r", chain_of([1, 2, 3]), 20)
+    digest.on_response("r", chain_of([1, 2, 3]), 20)
     assert [reported(digest)[each][0] for each in (1, 2, 3)] == [10, 20, 20]
 
 
@@ -304,7 +304,7 @@ def test_nothing_is_bound_of_an_answer_whose_entry_is_evicted() -> None:
     digest = PrefixDigest(snapshot_only=False)
     add_request(digest, [10], 24)
     digest.on_events([stored(1, 0, 23), evicted(1)])
-    digest.on_answer("r", chain_of([1, 2]), None)
+    digest.on_response("r", chain_of([1, 2]), None)
     digest.on_end("r")
     assert reported(digest) == {}
 
@@ -314,7 +314,7 @@ def test_what_is_stored_after_a_request_has_ended_binds_nothing() -> None:
     add_request(digest, [10], 24)
     digest.on_end("r")
     digest.on_events([stored(1, 0, 23)])
-    digest.on_answer("r", chain_of([1, 2]), None)
+    digest.on_response("r", chain_of([1, 2]), None)
     assert reported(digest) == {}
 
 

@@ -204,7 +204,7 @@ def test_an_answer_in_a_loop_is_kept_if_its_reasoning_is_sent_back(
 
     def opening(*messages: Message, **fields: Any) -> str:
         prompt = renderer.render(asking(*messages, **fields))
-        return str(renderer._tokenizer.decode(prompt.dropped_answer))
+        return str(renderer._tokenizer.decode(prompt.dropped_output))
 
     assert opening(USER, tools=(WEATHER,)) == ""
     assert opening(USER, *calling(1, "so"), tools=(WEATHER,)) == ""
@@ -218,10 +218,10 @@ def test_what_a_client_gives_back_decides_what_stays(
     renderer = renderers_of["open"]
     thought = Message("assistant", "hi", "so")
     prompt = renderer.render(asking(USER, thought, USER))
-    assert (prompt.reusable_tokens, prompt.dropped_answer) == (None, ())
+    assert (prompt.reusable_tokens, prompt.dropped_output) == (None, ())
     unreturned = renderer.render(asking(USER, replace(thought, reasoning=""), USER))
     assert unreturned.reusable_tokens is None
-    assert renderer._tokenizer.decode(unreturned.dropped_answer) == "<think>"
+    assert renderer._tokenizer.decode(unreturned.dropped_output) == "<think>"
 
 
 def test_an_answer_that_goes_on_is_reused(renderers_of: dict[str, PromptRenderer]) -> None:

@@ -236,7 +236,7 @@ def test_an_answer_with_reasoning_that_the_next_turn_drops_is_not_kept(
     renderers_of: dict[str, PromptRenderer], name: str, opening: str
 ) -> None:
     renderer = renderers_of[name]
-    dropped = renderer.render(chat(USER)).dropped_answer
+    dropped = renderer.render(chat(USER)).dropped_output
     assert renderer._tokenizer.decode(dropped) == opening
     assert len(dropped) == (1 if opening else 0)
 
@@ -254,7 +254,7 @@ def test_a_template_may_drop_a_part_of_another_name(
 ) -> None:
     tokenizer = byte_level(specials=False)
     renderer = PromptRenderer(made_folder(tmp_path, tokenizer, template))
-    dropped = renderer.render(chat(USER)).dropped_answer
+    dropped = renderer.render(chat(USER)).dropped_output
     # The last character may be one token with the text behind it.
     assert renderer._tokenizer.decode(dropped).startswith(opening)
 
@@ -264,7 +264,7 @@ def test_what_a_tokenizer_puts_behind_the_opening_is_no_part_of_it(
     tmp_path: Path, make: Any
 ) -> None:
     renderer = PromptRenderer(made_folder(tmp_path, make(), LAST_QUERY))
-    dropped = renderer.render(chat(USER)).dropped_answer
+    dropped = renderer.render(chat(USER)).dropped_output
     assert renderer._tokenizer.convert_ids_to_tokens(dropped) == ["<think>"]
 
 
@@ -276,7 +276,7 @@ def test_the_next_prompt_begins_with_an_answer_that_is_kept(
     renderer = renderers_of[name]
     before = renderer.render(chat(USER))
     answered = renderer._encode(answer)
-    dropped = before.dropped_answer
+    dropped = before.dropped_output
     if before.reusable_tokens is None and not (dropped and answered[: len(dropped)] == dropped):
         after = renderer.render(chat(USER, ("assistant", answer), USER))
         # Templates are not probed for reasoning in the middle of a response.

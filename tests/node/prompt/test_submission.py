@@ -20,7 +20,7 @@ def test_a_sequence_takes_over_the_settings_of_the_request() -> None:
     row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2, (3,)), INFO)
     assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2, 3), 3, ("x",))
     assert (row.boundaries, row.reusable_tokens, row.warm) == ((1, 2), 2, False)
-    assert row.dropped_answer == (3,)
+    assert row.dropped_output == (3,)
     assert row.sampling == request.sampling
     unlimited = completion((1,), sampling=SamplingParams(top_k=10))
     plain = generate_request(unlimited, "u", Prompt((1,)), INFO)

@@ -1,8 +1,8 @@
 """Router and agent frame their events with the same functions, and send the same bytes in an idle
 interval."""
 
-from node.dialects.anthropic.answer import MessageWriter
-from node.dialects.chat.answer import ChatWriter
+from node.dialects.anthropic.response import MessageWriter
+from node.dialects.chat.response import ChatWriter
 from node.dialects.completions.completions import CompletionWriter
 from node.dialects.responses.events import ResponseWriter
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event, event_head

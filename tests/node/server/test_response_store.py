@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from node.dialects.responses.answer import StoredResponse
+from node.dialects.responses.response import StoredResponse
 from node.errors import ResponseStoreFault, UnknownPreviousResponse
 from node.protocol.chain.prefix import Head
 from node.server.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits

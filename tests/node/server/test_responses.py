@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from node.dialects.responses.answer import StoredResponse
+from node.dialects.responses.response import StoredResponse
 from node.engine.scripted.script import Script
 from node.protocol.chain.prefix import Head
 from node.protocol.ids import client_id

@@ -9,7 +9,7 @@ from starlette.types import Message
 
 from node.agent.batch import Batch
 from node.dialects.anthropic.body import read_messages
-from node.dialects.base import AnswerHead, Writer
+from node.dialects.base import ResponseHead, Writer
 from node.dialects.chat.body import read_chat
 from node.dialects.responses.body import read_responses
 from node.engines.lease import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
@@ -37,7 +37,7 @@ async def batches(*items: Batch | Exception) -> AsyncIterator[Batch]:
 
 def answer(**fields: Any) -> Writer:
     parsed = read_chat(json.dumps(chat_body(stream=True, **fields)).encode())
-    return parsed.writer(AnswerHead("id", "m", 0))
+    return parsed.writer(ResponseHead("id", "m", 0))
 
 
 class Wire:
@@ -180,7 +180,7 @@ async def test_a_dialect_whose_keep_alive_is_an_event_has_the_comments_before_it
         Progress("u", 1, 2),
         [delta(finish=FinishReason.STOP)],
     )
-    writer = EventStream(parsed.writer(AnswerHead("id", "m", 0)), wire.send, [])
+    writer = EventStream(parsed.writer(ResponseHead("id", "m", 0)), wire.send, [])
     await writer.run(batches(*steps), 0.0)
     assert wire.bodies[:3] == [ping, b": loading m 50 %\n\n" + ping, b": prefill 50 %\n\n" + ping]
 
@@ -236,7 +236,7 @@ async def test_collect_joins_the_same_deltas() -> None:
 
 async def test_collect_returns_a_cancelled_response_as_far_as_it_got() -> None:
     parsed = read_responses(b'{"model": "m", "input": "x"}')
-    head = AnswerHead("0123456789abcdef-a", "m", 0)
+    head = ResponseHead("0123456789abcdef-a", "m", 0)
     cancelled = Delta("u", (), 0, FinishReason.CANCELLED)
     body, headers = await collect(batches([delta("a")], [cancelled]), parsed.writer(head))
     assert headers == []

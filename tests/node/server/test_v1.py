@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from node.agent import requests
-from node.dialects.chat.answer import ReasoningField
 from node.dialects.chat.body import ChatRequest, read_chat
+from node.dialects.chat.response import ReasoningField
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import (

@@ -112,20 +112,22 @@ def test_a_node_that_cannot_accept_a_request_has_not_failed(
 )
 def test_a_503_with_retry_after_is_a_rejection(body: bytes) -> None:
     assert failure_kind(ErrorResponse(503, RETRY, body)) is Failure.BUSY
-    assert failure_kind(ErrorResponse(503, {}, body)) is Failure.ANSWERED
-    assert failure_kind(ErrorResponse(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, {}, body)) is Failure.ERROR_RESPONSE
+    assert (
+        failure_kind(ErrorResponse(503, {b"retry-after": b"soon"}, body)) is Failure.ERROR_RESPONSE
+    )
 
 
 @pytest.mark.parametrize("code", ["engine_died", "engine_unresponsive", "load_failed"])
 def test_an_engine_that_has_failed_has_failed_though_its_agent_sends_retry_after(
     code: str,
 ) -> None:
-    assert failure_kind(ErrorResponse(503, RETRY, error_body(code))) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(503, RETRY, error_body(code))) is Failure.ERROR_RESPONSE
 
 
 @pytest.mark.parametrize("status", [500, 502, 529])
 def test_any_other_error_of_a_server_is_a_failure_that_it_reported(status: int) -> None:
-    assert failure_kind(ErrorResponse(status, RETRY, b"{}")) is Failure.ANSWERED
+    assert failure_kind(ErrorResponse(status, RETRY, b"{}")) is Failure.ERROR_RESPONSE
 
 
 @pytest.mark.parametrize(
@@ -133,8 +135,8 @@ def test_any_other_error_of_a_server_is_a_failure_that_it_reported(status: int) 
     [
         (NotSent("Gone."), Failure.UNSENT),
         (NodeFailed("It broke."), Failure.BROKEN),
-        (NodeRefused("No."), Failure.ANSWERED),
-        (WrongNodeToken("No."), Failure.ANSWERED),
+        (NodeRefused("No."), Failure.ERROR_RESPONSE),
+        (WrongNodeToken("No."), Failure.ERROR_RESPONSE),
     ],
 )
 def test_what_broke_may_be_tried_there_again_and_what_was_answered_not(

@@ -327,7 +327,7 @@ async def test_a_request_that_leaves_the_queue_after_a_failure_has_a_usage_recor
     world.fleet.on_status("id-b", node_status(model_status("m", max_rows=1)))
     second = await world.dispatcher.place(ticket("2"))
     assert second.node_id == "id-b"
-    again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)
+    again = world.dispatcher.place_again(ticket("1"), first, Failure.ERROR_RESPONSE)
     await leave(world, asyncio.create_task(again), "1")
     records = [(row.request_id, row.node_id, row.reason) for row in world.ledger.pop_rows()]
     assert records == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]

@@ -171,7 +171,7 @@ async def test_a_retry_waits_in_the_queue_too(world: World) -> None:
     first = await world.lease(await world.place("1"))
     world.report_status("b")
     await world.place("2")
-    failed = world.placing.place_again(ticket("1"), first, Failure.ANSWERED)
+    failed = world.placing.place_again(ticket("1"), first, Failure.ERROR_RESPONSE)
     again = asyncio.create_task(failed)
     world.tasks.append(again)
     while world.placing.traffic.queued("1") is None:

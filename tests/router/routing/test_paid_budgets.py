@@ -22,7 +22,7 @@ from router.records.outcomes import (
     UnreportedAttempt,
 )
 from router.routing.paid_budgets import (
-    ANSWER_TOKENS,
+    OUTPUT_TOKENS,
     TOKENS_PER_BYTE,
     Budgets,
     month_s,
@@ -76,7 +76,7 @@ def test_the_estimated_cost_of_a_request_is_that_of_its_prompt_and_its_longest_a
     )
     without = {name: value for name, value in fields.items() if name != "max_tokens"}
     assert budgets.cost_bound(CLOUD, without, chain) == pytest.approx(
-        (prompt * 2 + ANSWER_TOKENS * 10) / 1e6, rel=1e-3
+        (prompt * 2 + OUTPUT_TOKENS * 10) / 1e6, rel=1e-3
     )
     assert budgets.cost_bound(Target("m"), fields, chain) == 0.0
 

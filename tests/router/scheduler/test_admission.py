@@ -444,7 +444,7 @@ def test_a_retry_waits_in_the_queue_like_others() -> None:
     first = fleet.lease(a_ticket("1", 5_000, pinned_node_id="a"))
     fleet.lease(a_ticket("2", 5_000, pinned_node_id="b"))
     retried = fleet.lease(a_ticket("3", 0, path=PATH_COUNT_TOKENS))
-    granted(fleet.scheduler.on_failed(retried, fleet.moment, Failure.ANSWERED))
+    granted(fleet.scheduler.on_failed(retried, fleet.moment, Failure.ERROR_RESPONSE))
     actions = fleet.scheduler.on_failed(first, fleet.moment, Failure.BROKEN)
     assert granted(actions).attempt == 2
 

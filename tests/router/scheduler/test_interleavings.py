@@ -168,7 +168,7 @@ class World:
         try:
             return await node.serve(lease, fate, lambda: self.begin(lease, fate))
         except NodeError:
-            return self.chance.choice((Failure.ANSWERED, Failure.BUSY))
+            return self.chance.choice((Failure.ERROR_RESPONSE, Failure.BUSY))
         finally:
             self.running.pop(ticket.request_id, None)
 
@@ -204,7 +204,7 @@ class World:
         assert view.state == ACTIVE
         assert ticket.pinned_node_id in ("", decision.node_id)
         failed = self.failed.get(ticket.request_id, {})
-        assert failed.get(decision.node_id) not in (Failure.ANSWERED, Failure.BUSY)
+        assert failed.get(decision.node_id) not in (Failure.ERROR_RESPONSE, Failure.BUSY)
         assert terms is not None and ticket.chain is not None
         key = decision.node_id, ticket.model
         if decision.node_id != SERVER and key not in self.partly:
@@ -254,7 +254,7 @@ class World:
         self.decide(None)
 
     def fail(self) -> None:
-        hows = Failure.BROKEN, Failure.ANSWERED, Failure.BUSY
+        hows = Failure.BROKEN, Failure.ERROR_RESPONSE, Failure.BUSY
         self.decide(self.chance.choice(hows))
 
     def decide(self, how: Failure | None) -> None:

@@ -226,7 +226,7 @@ def test_a_pinned_request_goes_to_its_node_however_busy_that_is() -> None:
         fleet.lease(ticket(f"{number}", pinned_node_id="b"))
     lease = fleet.lease(ticket("r", pinned_node_id="b"))
     assert lease.node_id == "b"
-    assert rejected(fleet.scheduler.on_failed(lease, fleet.moment, Failure.ANSWERED))
+    assert rejected(fleet.scheduler.on_failed(lease, fleet.moment, Failure.ERROR_RESPONSE))
 
 
 def test_a_pinned_request_is_tried_again_on_its_node_alone() -> None:
@@ -324,10 +324,10 @@ def test_a_node_without_accounts_teaches_how_long_its_answers_take(stream: bool)
 def test_a_failed_request_goes_to_another_node_once() -> None:
     fleet = Fleet(*(node_view(name) for name in "abc"))
     first = fleet.lease(ticket())
-    second = granted(fleet.scheduler.on_failed(first, fleet.moment, Failure.ANSWERED))
+    second = granted(fleet.scheduler.on_failed(first, fleet.moment, Failure.ERROR_RESPONSE))
     assert second.node_id != first.node_id
     assert second.attempt == MAX_ATTEMPTS
-    rejection = rejected(fleet.scheduler.on_failed(second, fleet.moment, Failure.ANSWERED))
+    rejection = rejected(fleet.scheduler.on_failed(second, fleet.moment, Failure.ERROR_RESPONSE))
     assert rejection.kind is RejectKind.NO_NODE
     assert "a and b failed it, one after the other" in rejection.reason
     assert "`router nodes`" in rejection.reason
@@ -344,7 +344,7 @@ def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_l
 
 def test_a_node_that_refused_is_not_tried_again() -> None:
     fleet = Fleet(node_view("a"))
-    actions = fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, Failure.ANSWERED)
+    actions = fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, Failure.ERROR_RESPONSE)
     assert "a failed it, and no other node can serve it" in rejected(actions).reason
 
 

@@ -18,7 +18,7 @@ from tests.router.scheduler.page import check_terms
 
 POSITION_TOKENS, POSITION_BYTES = 256, 1024
 KV_BYTES = 147_456
-ANSWER_TOKENS = 200
+OUTPUT_TOKENS = 200
 
 
 def node(name: str, chip: str, cache_tokens: int, disk_tokens: int = 0) -> NodeView:
@@ -70,8 +70,8 @@ class World(Fleet):
         assert view.status is not None
         rates = NodeRates(view.status, view.status.models[0])
         usage = accounts(lease, prompt, cached, rates.prefill.seconds(cached, prompt))
-        decode_s = rates.row_step_s.value * (ANSWER_TOKENS - 1)
-        return msgspec.structs.replace(usage, completion_tokens=ANSWER_TOKENS, decode_s=decode_s)
+        decode_s = rates.row_step_s.value * (OUTPUT_TOKENS - 1)
+        return msgspec.structs.replace(usage, completion_tokens=OUTPUT_TOKENS, decode_s=decode_s)
 
     def terms(self, ticket: Ticket) -> dict[str, NodeTerms]:
         nodes = self.scheduler.explain(ticket, self.moment).nodes

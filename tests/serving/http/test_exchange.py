@@ -26,7 +26,7 @@ class Wire:
 
     def resume_reading(self) -> None: ...
 
-    def on_answered(self, exchange: Exchange) -> None:
+    def on_response_complete(self, exchange: Exchange) -> None:
         self.answered += 1
 
 

@@ -143,7 +143,7 @@ def test_a_connection_with_itself_is_no_listener(monkeypatch: pytest.MonkeyPatch
             super().connect(address)
 
     monkeypatch.setattr(socket, "socket", OfItself)
-    assert not module._is_answered(socket.AF_INET, place)
+    assert not module._accepts_connections(socket.AF_INET, place)
 
 
 @pytest.mark.usefixtures("localhost_is_both")

@@ -10,7 +10,6 @@ from anthropic.types.beta import message_count_tokens_params as beta_count_param
 from anthropic.types.beta import message_create_params as beta_create_params
 
 from node.defaults import Defaults
-from node.dialects.anthropic.answer import ThinkingShown
 from node.dialects.anthropic.body import (
     MessagesRequest,
     count_tokens_body,
@@ -18,6 +17,7 @@ from node.dialects.anthropic.body import (
     read_messages,
 )
 from node.dialects.anthropic.fields import COUNT_TOKENS, MESSAGES
+from node.dialects.anthropic.response import ThinkingShown
 from node.dialects.fields.field_table import FieldTable
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind, SamplingParams

@@ -7,8 +7,8 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
 from node.dialects.base import DialectRequest
-from node.dialects.chat.answer import ChatStyle, ReasoningField
 from node.dialects.chat.body import CHAT, ChatRequest, read_chat
+from node.dialects.chat.response import ChatStyle, ReasoningField
 from node.errors import BadRequest, Unsupported
 from node.request import TemplateOptions, TextRequest
 from tests.node.dialects.openai_stream import HEAD

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.responses import response_create_params
 
-from node.dialects.base import AnswerHead, DialectRequest, Writer
+from node.dialects.base import DialectRequest, ResponseHead, Writer
 from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses.input import History
@@ -49,7 +49,7 @@ def test_a_plain_body_gets_the_defaults() -> None:
 
 def test_a_read_body_is_what_every_dialect_gives() -> None:
     parsed: DialectRequest = read()
-    writer: Writer = parsed.writer(AnswerHead("0123456789abcdef-r1", "m", 1))
+    writer: Writer = parsed.writer(ResponseHead("0123456789abcdef-r1", "m", 1))
     assert writer.keep_alive.startswith(b":")
 
 

@@ -7,9 +7,9 @@ import pytest
 from openai.types.responses import ResponseItemList
 from pydantic import TypeAdapter
 
-from node.dialects.responses.answer import StoredResponse
 from node.dialects.responses.input import messages_of
 from node.dialects.responses.items import stored_item
+from node.dialects.responses.response import StoredResponse
 from node.dialects.responses.stored import (
     ItemsPage,
     cancel_ended,

@@ -9,8 +9,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from node.dialects.base import Collected
-from node.dialects.chat.answer import ChatStyle, ChatWriter
 from node.dialects.chat.body import read_chat
+from node.dialects.chat.response import ChatStyle, ChatWriter
 from node.errors import EngineFault
 from node.ipc.messages import Part
 from node.protocol.messages import FinishReason

@@ -21,7 +21,7 @@ _FLEET_COMMENT = re.compile(r"fleet node=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatResponse:
     """A whole response and its timing, as measured here."""
 
     text: str
@@ -46,7 +46,7 @@ class ResponseListener(Protocol):
 
 
 class _Key(httpx.Auth):
-    """Sends the key that `read` returns; if it returned none and the router answers 401, reads once
+    """Sends the key that `read` returns; if it returned none and the response is 401, reads once
     more."""
 
     def __init__(self, read: Callable[[], str]) -> None:
@@ -103,7 +103,7 @@ class Chat:
         messages: Sequence[Message],
         listener: ResponseListener,
         temperature: float | None = None,
-    ) -> Answer:
+    ) -> ChatResponse:
         """Streams one response. Raises `CommandFailed`, also if it ends early."""
         body: dict[str, object] = {
             "model": model,
@@ -117,10 +117,10 @@ class Chat:
         try:
             with self._http.stream("POST", PATH_CHAT, json=body) as response:
                 if not response.is_success:
-                    answer = RouterResponse(
+                    refusal = RouterResponse(
                         str(response.url), response.status_code, response.read()
                     )
-                    raise refused(self.access, answer, self.access.first_key_file)
+                    raise refused(self.access, refusal, self.access.first_key_file)
                 stream = _Stream(started_s, response.headers.get("x-fleet-node", "?"), [], {})
                 _read(stream, response.iter_lines(), listener)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -129,7 +129,7 @@ class Chat:
             raise silent(self.access) from error
         except httpx.HTTPError as error:
             raise broken(self.access, error) from error
-        return _answer(stream)
+        return _whole_response(stream)
 
 
 def _read(stream: _Stream, lines: Iterable[str], listener: ResponseListener) -> None:
@@ -164,8 +164,8 @@ def _texts(stream: _Stream, data: str) -> list[str]:
         raise CommandFailed(f"The response has an invalid chunk: {data.strip()}") from error
 
 
-def _answer(stream: _Stream) -> Answer:
-    return Answer(
+def _whole_response(stream: _Stream) -> ChatResponse:
+    return ChatResponse(
         text="".join(stream.parts),
         node=stream.node,
         prompt_tokens=stream.usage.get("prompt_tokens"),
@@ -175,16 +175,16 @@ def _answer(stream: _Stream) -> Answer:
     )
 
 
-def summary(answer: Answer) -> str:
+def summary(response: ChatResponse) -> str:
     """Describes the node and the speed of a response in one line."""
-    parts = [f"node {answer.node}"]
-    if answer.prompt_tokens is not None and answer.completion_tokens is not None:
-        parts.append(f"{answer.prompt_tokens} + {answer.completion_tokens} tokens")
-    if answer.ttft_s is not None:
-        parts.append(f"TTFT {answer.ttft_s:.2f} s")
-    if answer.completion_tokens and answer.ttft_s is not None:
+    parts = [f"node {response.node}"]
+    if response.prompt_tokens is not None and response.completion_tokens is not None:
+        parts.append(f"{response.prompt_tokens} + {response.completion_tokens} tokens")
+    if response.ttft_s is not None:
+        parts.append(f"TTFT {response.ttft_s:.2f} s")
+    if response.completion_tokens and response.ttft_s is not None:
         parts.append(
-            f"{_rate(answer.completion_tokens, answer.ttft_s, answer.decode_s):.1f} tokens/s"
+            f"{_rate(response.completion_tokens, response.ttft_s, response.decode_s):.1f} tokens/s"
         )
     return " · ".join(parts)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.base import Collected, ResponseHead, Segment
 from node.dialects.fields.custom_input import CustomInputReader, input_of
 from node.dialects.fields.logprobs import token_logprobs
 from node.dialects.fields.openai_body import usage_fields
@@ -79,7 +79,7 @@ class ChatWriter:
 
     keep_alive = KEEP_ALIVE
 
-    def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
+    def __init__(self, head: ResponseHead, style: ChatStyle) -> None:
         self._style = style
         self._fields = {
             "id": "chatcmpl-" + head.request_id,
@@ -143,11 +143,11 @@ class ChatWriter:
     def error(self, error: NodeError) -> bytes:
         return event(openai_envelope(error))
 
-    def whole(self, answers: Sequence[Collected]) -> bytes:
+    def whole(self, outputs: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
-        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
+        choices = [self._whole_choice(index, output) for index, output in enumerate(outputs)]
         return _encode(
-            {**self._fields, "choices": choices, "usage": usage_fields(answers[0].usage)}
+            {**self._fields, "choices": choices, "usage": usage_fields(outputs[0].usage)}
         )
 
     def _open_all(self) -> bytes:

@@ -1,6 +1,6 @@
 """Ids of output items."""
 
-from node.dialects.responses.answer import input_item_id, item_id, response_id
+from node.dialects.responses.response import input_item_id, item_id, response_id
 from node.protocol.ids import ITEM_PREFIXES, response_of
 from tests.node.dialects.openai_stream import HEAD
 

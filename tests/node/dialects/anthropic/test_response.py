@@ -10,16 +10,16 @@ from anthropic import Anthropic, APIStatusError
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from node.dialects.anthropic.answer import MessageWriter, ThinkingShown
+from node.dialects.anthropic.response import MessageWriter, ThinkingShown
 from node.dialects.anthropic.signature import carried_thought, hashed_signature
-from node.dialects.base import AnswerHead, Collected
+from node.dialects.base import Collected, ResponseHead
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
 from node.protocol.messages import FinishReason
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
-HEAD = AnswerHead("00000000000000aa-r1", "m", 1)
+HEAD = ResponseHead("00000000000000aa-r1", "m", 1)
 ACCEPTED = Accepted("u", 30, 10)
 USAGE = RowUsage(30, 12, 9, 0.1, 0.2, 0.3, 4)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from node.dialects.anthropic.errors import error_body
 from node.dialects.anthropic.signature import carrying_signature, hashed_signature
-from node.dialects.base import AnswerHead, Collected
+from node.dialects.base import Collected, ResponseHead
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
 from node.protocol.event_stream import ANTHROPIC_PING, event, event_head
@@ -46,8 +46,8 @@ class MessageWriter:
 
     keep_alive = ANTHROPIC_PING
 
-    def __init__(self, head: AnswerHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
-        """`diagnosed`: the request wants the reason of a cache miss, to which the answer is always
+    def __init__(self, head: ResponseHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
+        """`diagnosed`: the request wants the reason of a cache miss, which is always
         "unavailable"."""
         self._head = head
         self._thinking = thinking
@@ -98,9 +98,9 @@ class MessageWriter:
     def error(self, error: NodeError) -> bytes:
         return event(error_body(error, "req_" + self._head.request_id), "error")
 
-    def whole(self, answers: Sequence[Collected]) -> bytes:
+    def whole(self, outputs: Sequence[Collected]) -> bytes:
         """Implements `Writer.whole`. Raises `EngineFault` if the engine reported no usage."""
-        collected = answers[0]
+        collected = outputs[0]
         reason, stop = _stop_reason(collected.finish, collected.stop, called=bool(collected.calls))
         message = self._message(self._blocks(collected), reason, stop)
         return _encode({**message, "usage": _usage(collected.usage)})

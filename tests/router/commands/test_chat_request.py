@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from router.commands import chat, console
-from router.commands.answer import Answer, Chat, summary
+from router.commands.chat_request import Chat, ChatResponse, summary
 from router.commands.client import CommandFailed, RouterAccess
 
 
@@ -49,12 +49,12 @@ class RecordingReader:
         self.comments.append(words)
 
 
-def read(talk: Chat) -> tuple[Answer, RecordingReader]:
+def read(talk: Chat) -> tuple[ChatResponse, RecordingReader]:
     reader = RecordingReader()
     return talk.ask("tiny", [{"role": "user", "content": "hi"}], reader), reader
 
 
-def read_parts(talk: Chat) -> tuple[Answer, list[str]]:
+def read_parts(talk: Chat) -> tuple[ChatResponse, list[str]]:
     answer, reader = read(talk)
     return answer, reader.parts
 
@@ -124,10 +124,10 @@ def test_a_refused_request_is_the_routers_sentence() -> None:
 
 
 def test_the_summary_names_node_tokens_and_speed() -> None:
-    answer = Answer("x", "mini", 10, 21, 0.5, 2.0)
+    answer = ChatResponse("x", "mini", 10, 21, 0.5, 2.0)
     assert summary(answer) == "node mini · 10 + 21 tokens · TTFT 0.50 s · 10.0 tokens/s"
-    assert summary(Answer("x", "mini", 10, 2, 0.5, 0.0)).endswith("4.0 tokens/s")
-    assert summary(Answer("", "mini", None, None, None, 0.0)) == "node mini"
+    assert summary(ChatResponse("x", "mini", 10, 2, 0.5, 0.0)).endswith("4.0 tokens/s")
+    assert summary(ChatResponse("", "mini", None, None, None, 0.0)) == "node mini"
 
 
 def test_a_model_cannot_steer_the_terminal(

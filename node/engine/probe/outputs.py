@@ -10,7 +10,7 @@ from node.engine.probe.line import Line, ProbeSizes, timed
 from node.engine.probe.runner import Divergence, ProbeOutput, Prompt, Runner, divergence, spec_of
 from node.ipc.messages import EngineSpec
 
-SECTION = "answers"
+SECTION = "outputs"
 NEAR_TIE_NATS = 0.1
 """Two tokens within this distance may swap ranks because of rounding."""
 _CUT_SHARES = (0.1, 0.5, 1.0)
@@ -22,7 +22,7 @@ def prompt(length: int, seed: int) -> Prompt:
 
 
 def probe(model: LoadedModel, folder: Path, sizes: ProbeSizes) -> Iterator[Line]:
-    same = _Same(model, prompt(sizes.prompt_tokens, 1), sizes.answer_tokens)
+    same = _Same(model, prompt(sizes.prompt_tokens, 1), sizes.output_tokens)
     yield _line("repeated", same.alone)
     for rows in (2, 4, 8):
         yield _line(f"in a batch of {rows}", partial(same.batched, rows))
@@ -39,7 +39,7 @@ def _line(name: str, compare: Callable[[], Divergence]) -> Line:
     words = "the same tokens" if found.at is None else f"diverges at token {found.at}"
     return Line(
         SECTION,
-        f"greedy answer {name}",
+        f"greedy output {name}",
         f"the same, or diverging where two tokens are within {NEAR_TIE_NATS} nats",
         f"{words}; gap there {found.gap:.3f} nats; log probabilities differ by up to "
         f"{found.shift:.2g} before",
@@ -73,10 +73,10 @@ class _Same:
             spec = spec_of(str(folder), Path(home))
             # It spills its stored KV; the next engine begins with the disk alone.
             self._generate(spec, [], [self._prompt])
-            answer = self._generate(spec, [], [self._prompt])
-        if answer.usage is None or not answer.usage.cached_tokens:
+            output = self._generate(spec, [], [self._prompt])
+        if output.usage is None or not output.usage.cached_tokens:
             return Divergence(0, float("inf"))
-        return divergence(self._first, answer)
+        return divergence(self._first, output)
 
     def _generate(
         self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]

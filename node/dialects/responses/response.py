@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from node.dialects.base import AnswerHead, Segment
+from node.dialects.base import ResponseHead, Segment
 from node.dialects.fields.field_table import MAX_INT
 from node.dialects.fields.logprobs import token_logprobs
 from node.dialects.fields.thinking import NO_LIMIT
@@ -69,17 +69,17 @@ class StoredResponse:
     """The input items of this turn, as they are listed."""
 
 
-def response_id(head: AnswerHead) -> str:
+def response_id(head: ResponseHead) -> str:
     return "resp_" + head.request_id
 
 
-def item_id(head: AnswerHead, prefix: str, index: int) -> str:
+def item_id(head: ResponseHead, prefix: str, index: int) -> str:
     """Returns the id of the output item at `index`; `node.protocol.ids.response_of` is the
     inverse."""
     return f"{prefix}{head.request_id}-{index}"
 
 
-def input_item_id(head: AnswerHead, index: int) -> str:
+def input_item_id(head: ResponseHead, index: int) -> str:
     """Returns the id of the input item at `index` of this turn, for an item that came without
     one."""
     return f"msg_{head.request_id}-i{index}"
@@ -89,7 +89,7 @@ class ResponseObject:
     """Serializes the response object in each of its states. All fields but a few are constant and
     are encoded once."""
 
-    def __init__(self, request: TextRequest, facts: ResponseFacts, head: AnswerHead) -> None:
+    def __init__(self, request: TextRequest, facts: ResponseFacts, head: ResponseHead) -> None:
         fields = {
             "id": response_id(head),
             "object": "response",
@@ -141,7 +141,7 @@ class ResponseObject:
 class ItemSerializer:
     """Serializes output items."""
 
-    def __init__(self, facts: ResponseFacts, head: AnswerHead) -> None:
+    def __init__(self, facts: ResponseFacts, head: ResponseHead) -> None:
         self._facts = facts
         self._head = head
 
