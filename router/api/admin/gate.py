@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from registry import audit
 from registry import errors as registry_errors
 from registry.db import WriteSession
-from router.api.answers import error_response
+from router.api.whole_responses import error_response
 from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown

@@ -198,7 +198,7 @@ async def test_a_node_that_does_not_answer_a_follow_up_is_away(
 async def test_an_answer_without_end_is_not_gathered(
     router: RunningRouter, add_agent: AddNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_client, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(node_client, "MAX_RESPONSE_BYTES", 1000)
 
     async def flood(request: Request) -> None:
         await request.begin_stream()
