@@ -238,7 +238,7 @@ async def test_a_process_that_sends_an_invalid_response_is_ended(
 ) -> None:
     async with running(plain) as (renderer, started):
         await renderer.open()
-        monkeypatch.setattr(process_module, "MOST_ANSWER_BYTES", 10)
+        monkeypatch.setattr(process_module, "MAX_RESPONSE_BYTES", 10)
         with pytest.raises(RendererDied):
             await renderer.render(REQUEST)
         assert not started.children[0].alive or await started.children[0].process.wait()
