@@ -208,8 +208,10 @@ class Attempt:
         reply = self._reply
         if not reply.has_content:
             head = NodeHead(response.status, response.headers)
-            events = reply.begin(self._lease, head, events, is_refused=self._is_refused)
+            events = reply.begin(self._lease, head, events)
             if reply.has_content:
+                if not self._is_refused:
+                    self._dispatcher.on_first_content(self._ticket, self._lease)
                 self._progress.begin()
                 self._note(events)
                 if self.foreign is not None:

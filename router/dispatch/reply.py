@@ -5,7 +5,7 @@ from router.client import response_headers, sse
 from router.client.keepalive_comments import KeepAlive
 from router.client.response_headers import NodeHead
 from router.dispatch.attempt_outcome import in_envelope
-from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.traffic import Traffic
 from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
 from serving.http.exchange import Exchange
@@ -21,7 +21,7 @@ class Reply:
     """
 
     def __init__(
-        self, ticket: Ticket, exchange: Exchange, dispatcher: Dispatcher, stream_keepalive_s: float
+        self, ticket: Ticket, exchange: Exchange, traffic: Traffic, stream_keepalive_s: float
     ) -> None:
         self.ticket = ticket
         self.dialect = dialect_of(ticket.path)
@@ -30,7 +30,7 @@ class Reply:
         """True if content of a response, or all of one, has been sent."""
         self.lease: Lease | None = None
         """Lease of the newest attempt; None before the first."""
-        self._dispatcher = dispatcher
+        self._traffic = traffic
         self._has_head = exchange.began
         self._head_node = ""
         """Id of the node that the head names; empty if the head was sent before the node was
@@ -58,7 +58,7 @@ class Reply:
 
     # --- streams ---
 
-    def begin(self, lease: Lease, head: NodeHead, events: bytes, *, is_refused: bool) -> bytes:
+    def begin(self, lease: Lease, head: NodeHead, events: bytes) -> bytes:
         """Sends the head unless it has been sent; returns a node's first events with the comment
         that goes before them."""
         self._keepalive.stop()
@@ -67,11 +67,9 @@ class Reply:
         self.has_content = sse.has_event(events)
         if not self.has_content:
             return events
-        if not is_refused:
-            self._dispatcher.on_first_content(self.ticket, lease)
         if self._head_node == lease.node_id:
             return events
-        name = self._dispatcher.node_name(lease)
+        name = self._traffic.node_name(lease)
         cached = response_headers.cached_tokens(lease, head.headers)
         ignored = head.headers.get(response_headers.IGNORED, b"")
         return sse.fleet_comment(name, lease.model, cached, ignored) + events
@@ -96,7 +94,7 @@ class Reply:
         envelope."""
         self._keepalive.stop()
         self.has_content = True
-        name, status = self._dispatcher.node_name(lease), head.status
+        name, status = self._traffic.node_name(lease), head.status
         if is_foreign and (respelled := in_envelope(name, status, body, self.dialect)):
             head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
             body = respelled
@@ -110,12 +108,12 @@ class Reply:
     def _send_head(self, lease: Lease, head: NodeHead, length: int | None = None) -> None:
         self._has_head = True
         self._head_node = lease.node_id
-        name = self._dispatcher.node_name(lease)
+        name = self._traffic.node_name(lease)
         headers = response_headers.relayed_headers(self.ticket, lease, name, head, self.dialect)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         if self.ticket.shows_decision:
-            shown = self._dispatcher.decisions.short(lease.ticket_id)
+            shown = self._traffic.decision_line(lease.ticket_id)
             headers.append((b"x-fleet-decision", shown))
         self.exchange.begin(head.status, headers)
 
@@ -126,5 +124,5 @@ class Reply:
         self.exchange.begin(200, response_headers.early_headers(self.ticket, self.dialect))
 
     def _keepalive_text(self) -> bytes:
-        waits_for = self._dispatcher.traffic.waits_for(self.ticket, self.lease)
+        waits_for = self._traffic.waits_for(self.ticket, self.lease)
         return sse.ping(self.dialect, waits_for)

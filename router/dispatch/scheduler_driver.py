@@ -62,7 +62,7 @@ class SchedulerDriver:
         self._metrics = metrics
         self._clock = clock
         self._waiting: dict[str, QueuedTicket] = {}
-        self.traffic = Traffic(scheduler, fleet, self._waiting, clock)
+        self.traffic = Traffic(scheduler, fleet, self._waiting, decisions, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         """Time at which the timer fires, on the scheduler's clock."""

@@ -1,4 +1,4 @@
-"""A read-only view of the requests that run on nodes or wait for one."""
+"""A read-only view of the requests that run on nodes or wait for one, and of their decisions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from node.protocol.messages import ModelState
 from router.fleet.fleet import Fleet
+from router.records.decisions import Decisions
 from router.scheduler.breaker import Breaker
 from router.scheduler.scheduler import Scheduler
 from router.types import (
@@ -33,19 +34,21 @@ class QueuedTicket:
 
 
 class Traffic:
-    """A read-only view of the scheduler and of its queue."""
+    """A read-only view of the scheduler, its queue and its decisions."""
 
     def __init__(
         self,
         scheduler: Scheduler,
         fleet: Fleet,
         queue: Mapping[str, QueuedTicket],
+        decisions: Decisions,
         clock: Callable[[], float],
     ) -> None:
         """`queue` maps the ids of waiting tickets to them."""
         self._scheduler = scheduler
         self._fleet = fleet
         self._queue = queue
+        self._decisions = decisions
         self._clock = clock
 
     def queued(self, ticket_id: str) -> Queued | None:
@@ -65,6 +68,13 @@ class Traffic:
                 if model.name == ticket.model and model.state is ModelState.LOADING:
                     return Loading(model.name, model.progress)
         return standing
+
+    def node_name(self, lease: Lease) -> str:
+        return self._fleet.name_of(lease.node_id)
+
+    def decision_line(self, ticket_id: str) -> bytes:
+        """Returns the ticket's latest decision on one line of ASCII; empty where none is known."""
+        return self._decisions.short(ticket_id)
 
     def explain(self, ticket: Ticket) -> Decision:
         """Returns the decision that would be made at this time."""

@@ -57,7 +57,7 @@ class World:
         self.prefixes = PrefixIndex()
         self.clock = FakeClock()
         metrics, decisions = Metrics(str), Decisions()
-        self.metrics = metrics
+        self.metrics, self.decisions = metrics, decisions
         self.placing = SchedulerDriver(
             Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock
         )
@@ -213,7 +213,7 @@ async def test_the_first_content_of_each_answer_is_counted_once(world: World, st
     finished = proven(msgspec.structs.replace(FINISHED, request_id="1"), "id-a")
     world.ledger.on_finished("id-a", "i1", finished)
     assert first_contents(world) == 1.0
-    decided = world.dispatcher.decisions.find("1")
+    decided = world.decisions.find("1")
     assert decided is not None and decided.attempts[0].ttft_s is not None
 
 
