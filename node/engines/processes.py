@@ -76,12 +76,12 @@ class EngineProcesses:
         budget: Budget,
         hooks: Hooks,
         on_end: Callable[[], None],
-        now_s: Callable[[], float],
+        clock: Callable[[], float],
     ) -> None:
         """`on_end` is called when a load is over or an engine has ended."""
-        self.now_s = now_s
+        self.now_s = clock
         self.pressure = Pressure.NONE
-        self.pressure_since_s = now_s()
+        self.pressure_since_s = clock()
         self.is_closing = False
         self._budget = budget
         self._kind = kind

@@ -40,12 +40,13 @@ class Supervisor:
         kind: EngineKind,
         residency: ResidencyPolicy,
         hooks: Hooks | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         hooks = hooks or Hooks()
         settings = kind.settings
         self.budget = budget
         self.awake = hooks.awake
-        self.now_s: Callable[[], float] = time.monotonic
+        self.now_s = clock
         self._kind = kind
         self._residency = residency
         self._on_change = hooks.on_change
@@ -54,7 +55,7 @@ class Supervisor:
             store, settings.kv_folder, self._slots, self._on_change, self._on_read
         )
         self._memory = ModelMemory(budget, kind, self._slots, self._catalog, residency)
-        self._engines = EngineProcesses(kind, budget, hooks, self._on_end, lambda: self.now_s())
+        self._engines = EngineProcesses(kind, budget, hooks, self._on_end, clock)
         self._swapper = Swapper(
             self._slots,
             self._engines,

@@ -50,7 +50,7 @@ class Shares:
         ticket = secrets.token_urlsafe(TICKET_BYTES)
         paths = frozenset(file.path for file in files)
         self._tickets[ticket] = _Ticket(entry, paths, self._clock() + TICKET_S)
-        return Share(ticket, TICKET_S, source, files)
+        return Share(ticket, source, files)
 
     def file(self, ticket: str, model: str, path: str) -> Path:
         """The file that the ticket's owner may read. Raises `WrongTicket`, or `UnknownPath` for a

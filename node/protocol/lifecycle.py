@@ -76,7 +76,6 @@ class Share(msgspec.Struct, frozen=True):
     and the ticket for them."""
 
     ticket: Word
-    expires_in_s: Seconds
     source: Source
     """Origin of the model as the store records it."""
     files: Annotated[tuple[ManifestFile, ...], Meta(max_length=10_000)]

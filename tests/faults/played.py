@@ -348,8 +348,9 @@ class PlayedNode:
         hooks = Hooks(self.on_change)
         self.residency = ResidencyPolicy(self.settings)
         budget = Budget(self.budget_bytes)
-        self.supervisor = Supervisor(self.store, budget, kind, self.residency, hooks)
-        self.supervisor.now_s = self.clock.time
+        self.supervisor = Supervisor(
+            self.store, budget, kind, self.residency, hooks, self.clock.time
+        )
         self.watchdog = Watchdog(self.supervisor, self.residency, lambda: self.is_watched, STALL_S)
         self.watched_s = self.clock.now_s
         self.disk = Disk(self.store, self.supervisor, self.on_change)

@@ -31,7 +31,7 @@ def manifest(files: dict[str, bytes]) -> tuple[ManifestFile, ...]:
 
 
 def share(files: dict[str, bytes], source: str = "") -> Share:
-    return Share("ticket", 900.0, source, manifest(files))
+    return Share("ticket", source, manifest(files))
 
 
 def bring_code(folder: Path) -> Path:

@@ -32,21 +32,17 @@ def world(script: Script | None = None, **fields: Any) -> AbstractAsyncContextMa
 
 
 class Watched:
-    """A world, its clock, and its watchdog."""
+    """A world and its watchdog."""
 
     def __init__(self, it: World, *, is_watched: bool = False) -> None:
-        self.late_s = 0.0
-        supervisor = it.supervisor
-        real_s = supervisor.now_s
-        supervisor.now_s = lambda: real_s() + self.late_s
         self.residency = it.residency
         self.is_watched = is_watched
         self._it = it
-        self.watchdog = Watchdog(supervisor, self.residency, lambda: self.is_watched, STALL_S)
+        self.watchdog = Watchdog(it.supervisor, self.residency, lambda: self.is_watched, STALL_S)
 
     async def check_after(self, seconds: float) -> ModelState:
         """Runs the watchdog so many seconds later."""
-        self.late_s += seconds
+        self._it.clock.late_s += seconds
         await self.watchdog.check()
         return self._it.supervisor.status()[0].state
 
@@ -146,7 +142,7 @@ async def test_an_engine_within_a_long_step_is_given_a_multiple_of_its_time(
         node = Watched(it)
         handle = await it.touch()
         monkeypatch.setattr(it.supervisor, "kill", lambda name, reason: killed.append(name))
-        handle.link._long_step = LongStepWatch(it.supervisor.now_s)
+        handle.link._long_step = LongStepWatch(it.clock)
         with it.supervisor.serving(await it.entry()) as lease:
             await lease.ready()
             handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
@@ -230,4 +226,4 @@ async def test_a_prefill_that_goes_on_is_no_stall() -> None:
             if done_tokens != seen_tokens:
                 seen_tokens = done_tokens
                 await node.check_after(STALL_S - 10.0)
-        assert node.late_s >= 2 * (STALL_S - 10.0) and handle.link.alive
+        assert it.clock.late_s >= 2 * (STALL_S - 10.0) and handle.link.alive

@@ -43,8 +43,8 @@ async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
 
     monkeypatch.setattr(EngineLink, "start", torn)
     async with world() as it:
-        entry, now_s = await it.entry(), it.supervisor.now_s()
-        it.supervisor.now_s = lambda: now_s
+        entry = await it.entry()
+        it.clock.stopped_s = it.clock()
 
         async def fail() -> float:
             with pytest.raises(LoadFailure):
@@ -54,9 +54,9 @@ async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
         for wait_s in (LOAD_COOL_DOWN_S, 2 * LOAD_COOL_DOWN_S):
             assert await fail() == pytest.approx(wait_s)
             # Refused, not tried.
-            now_s += wait_s - 0.1
+            it.clock.late_s += wait_s - 0.1
             assert await fail() == pytest.approx(0.1)
-            now_s += 0.1
+            it.clock.late_s += 0.1
         slot = it.supervisor._slots.of(entry)
         slot.loads.cool_down_s = LAST_COOL_DOWN_S - 1.0
         assert await fail() == pytest.approx(LAST_COOL_DOWN_S)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,24 @@ from tests.node.engines.processes import engine_pid
 WAIT_S = 30.0
 
 
-class World:
-    """A supervisor, and the states that it went through."""
+class LateClock:
+    """The machine's clock, `late_s` later; it stands still at `stopped_s`."""
 
-    def __init__(self, supervisor: Supervisor, residency: ResidencyPolicy) -> None:
+    def __init__(self) -> None:
+        self.late_s = 0.0
+        self.stopped_s: float | None = None
+
+    def __call__(self) -> float:
+        return (time.monotonic() if self.stopped_s is None else self.stopped_s) + self.late_s
+
+
+class World:
+    """A supervisor, its clock, and the states that it went through."""
+
+    def __init__(
+        self, supervisor: Supervisor, residency: ResidencyPolicy, clock: LateClock
+    ) -> None:
+        self.clock = clock
         self.supervisor = supervisor
         self.residency = residency
         self.states: list[ModelState] = []
@@ -85,8 +100,9 @@ async def world(
     settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     residency, hooks = ResidencyPolicy(settings), Hooks(lambda: made.on_change())
-    supervisor = Supervisor(store, Budget(budget_bytes), kind, residency, hooks)
-    made = World(supervisor, residency)
+    clock = LateClock()
+    supervisor = Supervisor(store, Budget(budget_bytes), kind, residency, hooks, clock)
+    made = World(supervisor, residency, clock)
     try:
         async with asyncio.timeout(WAIT_S):
             await supervisor.refresh()
@@ -314,8 +330,7 @@ async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
             await it.supervisor.unload(entry, generation=status.generation + 1)
         with pytest.raises(ModelBusy, match="used meanwhile"):
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
-        now_s = it.supervisor.now_s()
-        it.supervisor.now_s = lambda: now_s + 60.0
+        it.clock.late_s = 60.0
         it.pin("scripted")
         with pytest.raises(ModelBusy, match="pinned"):
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
@@ -333,8 +348,7 @@ async def test_the_status_reports_what_a_model_takes_and_how_it_is_used() -> Non
             (leased,) = it.supervisor.status()
             assert (leased.leases, leased.idle_s, leased.generation > 0) == (1, None, True)
             assert leased.load_s is not None and leased.load_s >= 0.05
-        now_s = it.supervisor.now_s()
-        it.supervisor.now_s = lambda: now_s + 5.0
+        it.clock.late_s = 5.0
         (idle,) = it.supervisor.status()
         assert idle.leases == 0
         assert idle.idle_s == pytest.approx(5.0, abs=0.5)

@@ -372,7 +372,7 @@ class Giving:
         assert request.target == PATH_SHARE
         self.requested += 1
         if self.gives:
-            share = Share(f"ticket-{self.name}", 900.0, "hub:org/m@c", ())
+            share = Share(f"ticket-{self.name}", "hub:org/m@c", ())
             await request.answer(msgspec.json.encode(share))
         else:
             await request.answer(b'{"message": "Its files cannot be read."}', "500 Broken")

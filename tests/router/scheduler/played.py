@@ -195,8 +195,8 @@ class PlayedAgent(CacheWatch):
         kind = EngineKind(SETTINGS, Machine("x", 64 * GIB), str(load_s))
         budget = Budget(self.chance.choice((5, 8, 64)) * GIB)
         residency, hooks = ResidencyPolicy(SETTINGS), Hooks(self._on_change, watch=self)
-        self.supervisor = Supervisor(store, budget, kind, residency, hooks)
-        self.supervisor.now_s = asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
+        self.supervisor = Supervisor(store, budget, kind, residency, hooks, clock)
         await self.supervisor.refresh()
         self.is_alive = True
 

@@ -94,7 +94,7 @@ async def test_policies_pulls_and_removals_are_sent_in_the_messages_of_the_proto
 async def test_a_share_is_what_the_node_answers(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
-    share = Share("t1", 900.0, "hub:org/m@c", (ManifestFile("a/b.json", 2, "00"),))
+    share = Share("t1", "hub:org/m@c", (ManifestFile("a/b.json", 2, "00"),))
     node = await start_node(answers(msgspec.json.encode(share)))
     assert await client_of(node, clients).control.share("m") == share
     other = await start_node(answers(b"{}"))

@@ -27,7 +27,7 @@ from router.fleet.fleet import Fleet
 from router.upstream.credentials import NodeCredential
 
 GB = 10**9
-SHARE = Share("t", 900.0, "hub:org/m@c", (ManifestFile("config.json", 2, "00"),))
+SHARE = Share("t", "hub:org/m@c", (ManifestFile("config.json", 2, "00"),))
 
 
 def a_model(name: str = "org/m", state: ModelState = ModelState.ON_DISK) -> ModelStatus:
