@@ -147,7 +147,7 @@ def test_more_choices_than_places_are_refused(tiny: Path) -> None:
     with Driver(tiny) as engine:
         refused = engine.submit("n", prompt(10, 1), choices=5)
         assert isinstance(refused, Refused) and refused.param == "n"
-        assert "4 answers" in refused.reason
+        assert "4 choices" in refused.reason
 
 
 def test_a_prompt_that_is_only_kept_has_no_choices(tiny: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_choice_that_is_preempted_goes_on_later_and_the_others_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two sequences of 230 tokens and such an answer take a step of the cache each; then they grow.
-    monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 10)
+    monkeypatch.setattr("node.engine.decoding.row.USUAL_OUTPUT_TOKENS", 10)
     folder = make_tiny(tmp_path / "short", max_position_embeddings=300)
     with Driver(folder, change=endless) as engine:
         expected = singles(engine, prompt(230, 1), 2, 70)

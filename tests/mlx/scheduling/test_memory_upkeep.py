@@ -154,7 +154,7 @@ def test_sequences_that_outgrow_the_lease_are_preempted_and_generate_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two sequences of 100 tokens and such an answer take a step of the cache each; then they grow.
-    monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 100)
+    monkeypatch.setattr("node.engine.decoding.row.USUAL_OUTPUT_TOKENS", 100)
     folder = make_kind(name, tmp_path / name)
     prompts = {f"{number}": prompt(100, number) for number in range(3)}
     with Driver(folder) as engine:

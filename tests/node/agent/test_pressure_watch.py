@@ -65,7 +65,7 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
     assert [line.partition(", after")[0] for line in logged] == [
         f"Memory pressure of this machine is now {level}" for level in ("hard", "soft", "none")
     ]
-    assert "s of none: it stores no KV, loads no model, and answers small" in logged[0]
+    assert "s of none: it stores no KV, loads no model, and serves small" in logged[0]
     assert logged[0].endswith("There are 0.5 GiB available, 2.0 GiB in swap.")
 
 

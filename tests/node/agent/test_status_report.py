@@ -71,7 +71,8 @@ async def test_reports_the_memory_pressure_since_when_and_its_effect(
     async with running(tmp_path, SCRIPT, memory_limit_bytes=8 * GIB) as agent:
         supervisor = agent.app.agent._supervisor
         now_s = 100.0
-        monkeypatch.setattr(supervisor, "now_s", lambda: now_s)
+        for each in (supervisor, supervisor._engines):
+            monkeypatch.setattr(each, "now_s", lambda: now_s)
         await agent.chat(max_tokens=3)
         supervisor.set_pressure(Pressure.SOFT)
         now_s += 42
