@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import apscheduler.executors.base
@@ -15,6 +14,7 @@ import apscheduler.schedulers.base
 import apscheduler.triggers.interval
 import pytest
 
+from node.engines.supervisor import Supervisor
 from node.protocol.messages import ModelState, ModelStatus
 from registry import audit, nodes, schedules
 from registry.records import NodeRecord, ScheduleRecord
@@ -167,7 +167,7 @@ class Pair:
 async def pair(home: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> AsyncIterator[Pair]:
     """They are one node's fleet, whose settings are `fields`."""
     clock = FakeClock()
-    monkeypatch.setattr("node.engines.supervisor.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("node.agent.agent.Supervisor", partial(Supervisor, clock=clock))
     async with running_router(home) as router, running(home / "mac", **fields) as agent:
         await add_real(router, agent, "mac")
         yield Pair(home, router, agent, clock)
