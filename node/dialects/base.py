@@ -7,7 +7,7 @@ engine step; with stream=false the same parts are collected and serialized once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,6 +27,15 @@ class ResponseHead:
     """The model's name as the client's request spells it."""
     created_s: int
     """Unix time in seconds."""
+
+    def completion(self, id_prefix: str, kind: str) -> dict[str, Any]:
+        """Returns the fields with which every object of OpenAI's completions begins."""
+        return {
+            "id": id_prefix + self.request_id,
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+        }
 
 
 @dataclass(slots=True)

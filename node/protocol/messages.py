@@ -35,7 +35,7 @@ from node.protocol.bounds import (
 from node.protocol.prefixes import PackedEntries, PackedHashes
 from serving.units import gib
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"

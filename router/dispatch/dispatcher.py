@@ -48,7 +48,7 @@ log = logging.getLogger("mlx_fleet.router")
 
 RETRY_AFTER_S = 5
 """Seconds after which a caller should try again if a node is unreachable."""
-REMOVED = "The node was removed from the fleet."
+_REMOVED = "The node was removed from the fleet."
 ROUTER_FAULT_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
 """Statuses by which a node rejects the router's token, address or version, although the caller's
 own key is valid. Redirects are among them, since they would lead around the router."""
@@ -138,7 +138,7 @@ class Dispatcher:
         """
         view = self._fleet.node(lease.node_id)
         if view is None or self._watcher.client(lease.node_id) is None:
-            raise NotSent(REMOVED)
+            raise NotSent(_REMOVED)
         instance_id = view.status.instance_id if view.status else ""
         if instance_id != lease.instance_id:
             raise NotSent(f"The node {view.name} has restarted.")
@@ -160,7 +160,7 @@ class Dispatcher:
         that."""
         client = self._watcher.client(lease.node_id)
         if client is None:
-            raise NotSent(REMOVED)
+            raise NotSent(_REMOVED)
         if foreign is not None and foreign.body is not ticket.body:
             ticket = replace(ticket, body=foreign.body)
         return client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))

@@ -192,9 +192,8 @@ class ClientConnection(asyncio.Protocol):
                 self._on_broken(HeadTooLong())
 
     def _on_broken(self, refusal: Refusal) -> None:
-        """Refuses invalid input, and a request that comes before the response to the
-        previous one is complete. In that case the response in progress is finished first. Then
-        closes the connection."""
+        """Refuses invalid input, and a request that comes before the response to the previous one
+        is complete; in that case this response is finished first. Then closes the connection."""
         exchange = self._exchange
         if exchange is not None and exchange.body_complete:
             self._ignores_input = True

@@ -81,12 +81,7 @@ class ChatWriter:
 
     def __init__(self, head: ResponseHead, style: ChatStyle) -> None:
         self._style = style
-        self._fields = {
-            "id": "chatcmpl-" + head.request_id,
-            "object": "chat.completion",
-            "created": head.created_s,
-            "model": head.model,
-        }
+        self._fields = head.completion("chatcmpl-", "chat.completion")
         chunk = _encode({**self._fields, "object": "chat.completion.chunk"})
         # A JSON object without its closing brace, so that choices can follow.
         self._chunk = event_head() + chunk[:-1] + b',"choices":['

@@ -184,12 +184,7 @@ class CompletionWriter:
 
     def __init__(self, head: ResponseHead, style: CompletionStyle) -> None:
         self._style = style
-        self._fields = {
-            "id": "cmpl-" + head.request_id,
-            "object": "text_completion",
-            "created": head.created_s,
-            "model": head.model,
-        }
+        self._fields = head.completion("cmpl-", "text_completion")
         # A JSON object without its closing brace, so that choices can follow.
         self._chunk = event_head() + _encode(self._fields)[:-1] + b',"choices":['
         # Unlike for a chat, OpenAI's specification does not allow null for usage here.

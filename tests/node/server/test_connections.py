@@ -11,8 +11,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from node.protocol.headers import HEADER_TICKET
+from node.protocol.headers import HEADER_PROTOCOL, HEADER_TICKET
 from node.protocol.lifecycle import PATH_FILES
+from node.protocol.messages import PROTOCOL_VERSION
 from serving.http.callers import Limits
 from serving.http.timeouts import ClientTimeouts
 from tests.node.commands.test_serve import agent, client_of, lines_until_listening
@@ -191,7 +192,7 @@ async def test_callers_beyond_the_files_that_the_system_allows_are_rejected_and_
         port = int(url.rpartition(":")[2])
         token = (tmp_path / "token").read_text().strip()
         head = f"GET /fleet/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
-        head += "x-fleet-protocol: 5\r\n\r\n"
+        head += f"{HEADER_PROTOCOL}: {PROTOCOL_VERSION}\r\n\r\n"
         connected = []
         for _ in range(192):
             connected.append(await connect(port, head.encode()))
