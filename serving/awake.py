@@ -12,8 +12,10 @@ import shutil
 import subprocess
 from asyncio.subprocess import DEVNULL
 from collections.abc import Iterator
+from signal import SIGTERM
 
 from serving.errors import CannotStart
+from serving.process_signal import send_signal
 from serving.stay_awake import StayAwake
 
 COMMAND = "caffeinate"
@@ -121,7 +123,7 @@ class Awake:
                 *(COMMAND, process.returncode),
             )
         else:
-            process.terminate()
+            send_signal(process, SIGTERM)
             await ended
         await unneeded
 

@@ -7,11 +7,11 @@ outlives the agent.
 """
 
 import asyncio
-import contextlib
 import itertools
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
+from signal import SIGKILL
 
 from node.engines.row_stream import RowEnd, RowStream
 from node.errors import (
@@ -51,6 +51,7 @@ from node.ipc.messages import (
     Shutdown,
     Submit,
 )
+from serving.process_signal import send_signal
 
 ENGINE_MODULE = "node.engine.worker"
 """Module that an engine process runs."""
@@ -110,8 +111,7 @@ class EngineLink:
     def kill(self) -> None:
         """Kills the process, as if it had died by itself."""
         if self._process is not None and self.alive:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            send_signal(self._process, SIGKILL)
 
     async def start(self, spec: EngineSpec, waiting: ChildProcess | None = None) -> Loaded:
         """Loads the model in the `waiting` process, or in a new one; returns when it serves. Raises
@@ -190,8 +190,7 @@ class EngineLink:
             self._send(Shutdown())
             await asyncio.wait({self._reaper}, timeout=grace_s)
         if not self._reaper.done():
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            send_signal(self._process, SIGKILL)
         # A cancelled waiter does not cancel the reaper.
         code = await asyncio.shield(self._reaper)
         if self._transport is not None:

@@ -5,14 +5,15 @@ kind. Each ends when its socket closes, so that it never outlives the agent.
 """
 
 import asyncio
-import contextlib
 import logging
 import socket
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 from dataclasses import dataclass
+from signal import SIGKILL
 
 from node.hardware import python_command
+from serving.process_signal import send_signal
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,7 @@ class ChildProcess:
 
     async def kill(self) -> None:
         """Kills the process and waits for its end."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        send_signal(self.process, SIGKILL)
         self.link.close()
         await self.process.wait()
 

@@ -7,6 +7,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from signal import SIGKILL
 
 import msgspec
 
@@ -19,6 +20,7 @@ from node.models.store import ModelStore, delete_folder
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake
+from serving.process_signal import send_signal
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
 WAITS_FOR_PEER = (
@@ -238,7 +240,7 @@ async def _end(pull: _Pull) -> None:
 
 async def _kill(process: Process) -> None:
     if process.returncode is None:
-        process.kill()
+        send_signal(process, SIGKILL)
         await process.wait()
     assert process.stdin is not None
     process.stdin.close()

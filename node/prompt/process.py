@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass
+from signal import SIGKILL
 
 import msgspec
 
@@ -21,6 +22,7 @@ from node.prompt.wire import (
     command_frame,
     decode_response,
 )
+from serving.process_signal import send_signal
 from serving.units import gib
 
 POLL_INTERVAL_S = 0.05
@@ -152,6 +154,5 @@ class RenderProcess:
 
     def _end(self) -> None:
         self._ended = True
-        with contextlib.suppress(ProcessLookupError):
-            self._child.process.kill()
+        send_signal(self._child.process, SIGKILL)
         self._writer.close()
