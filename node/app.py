@@ -18,7 +18,7 @@ from node.agent.warm_prompts import read_plan
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.scripted.script import Script, encode_script, read_script
-from node.engines.memory_budget import Budget
+from node.engines.memory_budget import OVERHEAD_BYTES, Budget
 from node.engines.sizing import Room, most_disk_bytes, plan_engine
 from node.engines.slot import EngineKind
 from node.errors import ForeignHost, StartError
@@ -221,6 +221,11 @@ def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
     limit_bytes = settings.memory_limit_bytes
     if limit_bytes is None:
         limit_bytes = machine.default_limit_bytes
+    elif limit_bytes <= OVERHEAD_BYTES:
+        raise StartError(
+            f"memory_limit_bytes is {limit_bytes}, but an engine needs {OVERHEAD_BYTES} besides "
+            "its model: raise --memory-limit."
+        )
     elif settings.engine != "scripted" and limit_bytes > machine.memory_bytes:
         raise StartError(
             f"memory_limit_bytes is {gib(limit_bytes)}, but this machine has "

@@ -42,15 +42,23 @@ def read_disk_bytes(text: str) -> int:
         raise BadSetting(f"{str(exc).removesuffix('.')}, or give off or auto.") from None
 
 
-def read_number(key: str, text: str) -> int:
-    """A whole number, at least 0. Raises `BadSetting`."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise BadSetting(f"{key} must be a whole number, not {text!r}.") from None
-    if value < 0:
-        raise BadSetting(f"{key} must not be negative, but is {value}.")
-    return value
+def read_bits(key: str, text: str) -> int:
+    """Bits of a quantized value. Raises `BadSetting`."""
+    if text not in ("4", "8"):
+        raise BadSetting(f"{key} must be 4 or 8, not {text!r}.")
+    return int(text)
+
+
+def size_from(least: str) -> Kind:
+    """Sizes of at least `least`, which is written as users write one."""
+
+    def read(key: str, text: str) -> int:
+        size_bytes = SIZE.read(key, text)
+        if size_bytes < read_bytes(least):
+            raise BadSetting(f"{key} must be at least {least}, not {text!r}.")
+        return int(size_bytes)
+
+    return Kind(read, "SIZE", range=f"at least {least}")
 
 
 def read_warm(text: str) -> tuple[str, Path]:
@@ -134,7 +142,7 @@ def _by_model(word: str, read: Callable[[str], Any]) -> Kind:
     return Kind(read_one, f"{word}|MODEL={word}", _separated(read_one), by_model=True)
 
 
-NUMBER = Kind(read_number, "N")
+BITS = Kind(read_bits, "4|8")
 SIZE = Kind(keyed(read_bytes), "SIZE")
 DISK_SIZE = Kind(keyed(read_disk_bytes), "SIZE|off|auto")
 SWITCH = Kind(read_flag, "on|off", show=lambda is_on: "on" if is_on else "off")

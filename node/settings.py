@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from node.errors import StartError
 from node.setting_kinds import (
+    BITS,
     DISK_SIZE,
     KEEP_ALIVES,
     NAMES,
-    NUMBER,
     PARSERS,
     PATHS,
     SIZE,
@@ -25,10 +25,20 @@ from node.setting_kinds import (
     TEMPLATE_KWARGS,
     THINKING_TOKENS,
     WARM_FILES,
+    size_from,
 )
 from serving import own_machine
 from serving.setting import BadSetting, Environment, Setting, option_of, settings_of
-from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT
+from serving.setting_kinds import (
+    DURATION,
+    FLAG,
+    PATH,
+    PORT,
+    STAY_AWAKE_MODE,
+    TEXT,
+    one_of,
+    whole_number,
+)
 from serving.stay_awake import StayAwake
 from serving.variables import PREFIX
 
@@ -45,6 +55,8 @@ Wired = Literal["off", "weights", "lease"]
 """`weights`: the size of the weights, set once before the load; `lease`: the engine's memory lease,
 set again with each change of it."""
 WIRED: tuple[Wired, ...] = ("off", "weights", "lease")
+ENGINES = ("text", "scripted")
+"""Without a model: `scripted`."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "both")
 
 
@@ -58,7 +70,7 @@ class Settings:
     ]
     host: Annotated[str, Setting(TEXT, "Address to bind.", metavar="ADDRESS")] = "127.0.0.1"
     port: Annotated[int, Setting(PORT, "Port to bind; 0 selects a free one.")] = 8801
-    engine: Annotated[str, Setting(TEXT, "Engine: text or scripted.", metavar="ENGINE")] = "text"
+    engine: Annotated[str, Setting(one_of(*ENGINES), "Engine.")] = "text"
     """`text` (mlx-lm) or `scripted`."""
     memory_limit_bytes: Annotated[
         int | None,
@@ -71,13 +83,15 @@ class Settings:
     ] = None
     max_rows: Annotated[
         int | None,
-        Setting(NUMBER, "Requests decoded together, per model.", default="auto, up to 16"),
+        Setting(
+            whole_number(1, 256), "Requests decoded together, per model.", default="auto, up to 16"
+        ),
     ] = None
     """None, here and below: `node.engines.sizing` decides."""
     prefill_chunk_tokens: Annotated[
         int | None,
         Setting(
-            NUMBER,
+            whole_number(16, 65_536),
             "Most tokens of one prompt in one step.",
             "--prefill-chunk",
             "auto, up to 2048",
@@ -87,7 +101,7 @@ class Settings:
     decode_stall_target_ms: Annotated[
         int | None,
         Setting(
-            NUMBER,
+            whole_number(10, 60_000),
             "Longest wait of running responses for a chunk of a new prompt.",
             default="auto, 200",
             metavar="MS",
@@ -95,7 +109,9 @@ class Settings:
     ] = None
     kv_live_bytes: Annotated[
         int | None,
-        Setting(SIZE, "Most KV of running responses, per model.", "--kv-live-size", "auto"),
+        Setting(
+            size_from("1MiB"), "Most KV of running responses, per model.", "--kv-live-size", "auto"
+        ),
     ] = None
     kv_cache_bytes: Annotated[
         int | None,
@@ -108,15 +124,17 @@ class Settings:
     ] = None
     kv_snapshot_bytes: Annotated[
         int | None,
-        Setting(SIZE, "Most stored KV in snapshots.", "--kv-snapshot-size", "auto, half"),
+        Setting(
+            size_from("1B"), "Most stored KV in snapshots.", "--kv-snapshot-size", "auto, half"
+        ),
     ] = None
     kv_cache_bits: Annotated[
         int | None,
-        Setting(NUMBER, "Quantize stored KV to 4 or 8 bits.", default="off", metavar="4|8"),
+        Setting(BITS, "Quantize stored KV to 4 or 8 bits.", default="off"),
     ] = None
     kv_live_bits: Annotated[
         int | None,
-        Setting(NUMBER, "Quantize the KV of running responses.", default="off", metavar="4|8"),
+        Setting(BITS, "Quantize the KV of running responses.", default="off"),
     ] = None
     kv_disk_bytes: Annotated[
         int | None,
@@ -242,23 +260,23 @@ class Settings:
     wired: Annotated[
         Wired,
         Setting(
-            TEXT,
+            one_of(*WIRED),
             "Part of an engine's memory that macOS is to keep wired for the GPU; Macs have been "
             "reported to panic with it.",
-            metavar="|".join(WIRED),
         ),
     ] = "off"
     reasoning_field: Annotated[
         Literal["reasoning_content", "reasoning", "both"],
-        Setting(
-            TEXT,
-            "Field with the reasoning in chat responses.",
-            metavar="|".join(REASONING_FIELDS),
-        ),
+        Setting(one_of(*REASONING_FIELDS), "Field with the reasoning in chat responses."),
     ] = "reasoning_content"
     responses_bytes: Annotated[
         int | None,
-        Setting(SIZE, "Most disk space for stored responses.", "--responses-size", "512 MiB"),
+        Setting(
+            size_from("1MiB"),
+            "Most disk space for stored responses.",
+            "--responses-size",
+            "512 MiB",
+        ),
     ] = None
     warm: Annotated[
         tuple[tuple[str, Path], ...],

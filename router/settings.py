@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from router.errors import StartError
 from serving import own_machine
 from serving.setting import BadSetting, Environment, Kind, Setting
-from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT
+from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT, whole_number
 from serving.stay_awake import StayAwake
 
 ENV_KEY = "MLX_FLEET_KEY"
@@ -38,13 +38,6 @@ def _timeout_s(key: str, text: str) -> Any:
     return seconds
 
 
-def _count(key: str, text: str) -> Any:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise BadSetting(f"{key} must be a whole number from 1 to 100000, not {text!r}.")
-    return int(text)
-
-
-COUNT = Kind(_count, "N", range="1 to 100000")
 TIMEOUT = Kind(_timeout_s, "TIME", show=DURATION.show, range="more than 0, less than 1h")
 
 
@@ -84,7 +77,8 @@ class Settings:
         Setting(TIMEOUT, "Longest silence of a stream, its head included.", "--stream-keepalive"),
     ] = 10.0
     queue_limit: Annotated[
-        int, Setting(COUNT, "Most requests of one model that wait in the router.")
+        int,
+        Setting(whole_number(1, 100_000), "Most requests of one model that wait in the router."),
     ] = 256
     """The next request is refused."""
     promote_after_s: Annotated[

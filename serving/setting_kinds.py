@@ -10,6 +10,8 @@ from serving import units
 from serving.setting import BadSetting, Kind, Read
 from serving.stay_awake import STAY_AWAKE, StayAwake
 
+_MAX_DIGITS = 12
+
 
 def read_text(_key: str, text: str) -> str:
     return text
@@ -26,6 +28,29 @@ def read_port(key: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 5 or int(text) > 65_535:
         raise BadSetting(f"{key} must be a port number from 0 to 65535, not {text!r}.")
     return int(text)
+
+
+def whole_number(least: int, most: int) -> Kind:
+    """Whole numbers from `least` to `most`."""
+
+    def read(key: str, text: str) -> int:
+        # Python refuses to convert thousands of digits.
+        if not text.isdecimal() or len(text) > _MAX_DIGITS or not least <= int(text) <= most:
+            raise BadSetting(f"{key} must be a whole number from {least} to {most}, not {text!r}.")
+        return int(text)
+
+    return Kind(read, "N", range=f"{least} to {most}")
+
+
+def one_of(*words: str) -> Kind:
+    """One of these words."""
+
+    def read(key: str, text: str) -> str:
+        if text not in words:
+            raise BadSetting(f"{key} must be one of {', '.join(words)}, not {text!r}.")
+        return text
+
+    return Kind(read, "|".join(words))
 
 
 def read_flag(key: str, text: str) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from node.engines.memory_budget import OVERHEAD_BYTES
 from node.errors import NodeError, StartError
 from node.hardware import this_kernel, why_unfit
 from node.parsing.registry import (
@@ -18,14 +17,13 @@ from node.parsing.registry import (
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.setting_kinds import AUTO_BYTES
-from node.settings import REASONING_FIELDS, WIRED, Settings, default_home, read_environment
+from node.settings import Settings, default_home, read_environment
 
 EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
     *("huggingface_hub", "psutil"),
 )
 """Modules of the node extra, which the base install does without."""
-ENGINES = ("text", "scripted")
 
 
 class ExtraMissing(NodeError):
@@ -60,18 +58,9 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
     if values.get("kv_disk_bytes") == AUTO_BYTES:
         values["kv_disk_bytes"] = None
     settings = Settings(**values)
-    for name, choices in _CHOICES.items():
-        if getattr(settings, name) not in choices:
-            raise StartError(
-                f"{name} must be one of {', '.join(choices)}, not {getattr(settings, name)!r}."
-            )
-    _check_sizes(settings)
+    _check_engine(settings)
     _check_formats(settings)
     _check_template_kwargs(settings)
-    if settings.script is not None and settings.engine != "scripted":
-        raise StartError("script is for the scripted engine only; add --engine scripted.")
-    if settings.wired != "off" and settings.engine == "scripted":
-        raise StartError("wired is not for the scripted engine, which has no weights.")
     return settings
 
 
@@ -82,21 +71,17 @@ _TEXT_ONLY = (
 """Settings that do not apply to the scripted engine, which has no KV."""
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "engine": ENGINES,
-    "wired": WIRED,
-    "reasoning_field": REASONING_FIELDS,
-}
-_BOUNDS: dict[str, tuple[int, int | None]] = {
-    "max_rows": (1, 256),
-    "prefill_chunk_tokens": (16, 65_536),
-    "decode_stall_target_ms": (10, 60_000),
-    "memory_limit_bytes": (OVERHEAD_BYTES + 1, None),
-    "kv_live_bytes": (1024**2, None),
-    "kv_snapshot_bytes": (1, None),
-    "responses_bytes": (1024**2, None),
-}
-"""Smallest and largest value of each setting."""
+def _check_engine(settings: Settings) -> None:
+    """Raises `StartError` for settings of another engine than the one that is set."""
+    if settings.engine != "scripted":
+        if settings.script is not None:
+            raise StartError("script is for the scripted engine only; add --engine scripted.")
+        return
+    if settings.wired != "off":
+        raise StartError("wired is not for the scripted engine, which has no weights.")
+    for name in _TEXT_ONLY:
+        if getattr(settings, name) is not None:
+            raise StartError(f"{name} is not for the scripted engine, which has no KV.")
 
 
 def _check_formats(settings: Settings) -> None:
@@ -137,19 +122,3 @@ def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) ->
                 f"for {model or 'all models'}, which cannot be combined: a format of the "
                 "whole output must be set for both, or for one alone."
             )
-
-
-def _check_sizes(settings: Settings) -> None:
-    for name, (least, most) in _BOUNDS.items():
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise StartError(f"{name} must be at least {least}, not {value}.")
-        if value is not None and most is not None and value > most:
-            raise StartError(f"{name} must be at most {most}, not {value}.")
-    for name in ("kv_cache_bits", "kv_live_bits"):
-        value = getattr(settings, name)
-        if value not in (None, 4, 8):
-            raise StartError(f"{name} must be 4 or 8, not {value}.")
-    for name in _TEXT_ONLY:
-        if settings.engine == "scripted" and getattr(settings, name) is not None:
-            raise StartError(f"{name} is not for the scripted engine, which has no KV.")

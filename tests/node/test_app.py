@@ -54,6 +54,7 @@ def test_the_node_id_stays_and_the_instance_is_new(tmp_path: Path) -> None:
         ({"engine": "text", "models": (Path("/nothing/here"),)}, "no folder"),
         ({"engine": "text", "models": (), "served_model_names": ("a",)}, "1 names"),
         ({"engine": "text", "memory_limit_bytes": 1 << 50}, "this machine has"),
+        ({"memory_limit_bytes": 512 << 20}, "raise --memory-limit"),
         ({"engine": "text", "wired": "weights"}, "no GPU"),
         ({"memory_limit_bytes": 1 << 30, "kv_cache_bytes": 1 << 31}, "lower --kv-cache-size"),
         ({"memory_limit_bytes": 1 << 30, "kv_live_bytes": 1 << 31}, "lower --kv-live-size"),

@@ -136,3 +136,38 @@ def test_calls_are_streamed_unless_a_node_is_set_otherwise() -> None:
         assert read_environment({"MLX_FLEET_NODE_TOOL_STREAM": text}) == {"tool_stream": streams}
     with pytest.raises(StartError, match="MLX_FLEET_NODE_TOOL_STREAM must be on or off"):
         read_environment({"MLX_FLEET_NODE_TOOL_STREAM": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("ENGINE", "x", "one of text, scripted"),
+        ("WIRED", "all", "one of off, weights, lease"),
+        ("REASONING_FIELD", "thoughts", "one of reasoning_content, reasoning, both"),
+        ("MAX_ROWS", "0", "from 1 to 256"),
+        ("MAX_ROWS", "257", "from 1 to 256"),
+        ("PREFILL_CHUNK_TOKENS", "15", "from 16 to 65536"),
+        ("PREFILL_CHUNK_TOKENS", "65537", "from 16 to 65536"),
+        ("DECODE_STALL_TARGET_MS", "9", "from 10 to 60000"),
+        ("DECODE_STALL_TARGET_MS", "60001", "from 10 to 60000"),
+        ("KV_LIVE_BYTES", "1048575", "at least 1MiB"),
+        ("KV_SNAPSHOT_BYTES", "0", "at least 1B"),
+        ("RESPONSES_BYTES", "1000", "at least 1MiB"),
+        ("KV_CACHE_BITS", "5", "4 or 8"),
+        ("KV_LIVE_BITS", "16", "4 or 8"),
+    ],
+)
+def test_a_value_out_of_bounds_stops_the_start(name: str, text: str, words: str) -> None:
+    with pytest.raises(StartError, match=f"MLX_FLEET_NODE_{name} must be .*{words}, not '{text}'"):
+        read_environment({f"MLX_FLEET_NODE_{name}": text})
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    bounds = {
+        "MLX_FLEET_NODE_MAX_ROWS": "256",
+        "MLX_FLEET_NODE_PREFILL_CHUNK_TOKENS": "16",
+        "MLX_FLEET_NODE_KV_LIVE_BYTES": "1MiB",
+        "MLX_FLEET_NODE_KV_CACHE_BITS": "8",
+    }
+    read = read_environment(bounds)
+    assert list(read.values()) == [256, 16, 1024**2, 8]

@@ -6,7 +6,16 @@ from typing import Any
 import pytest
 
 from serving.setting import BadSetting, Kind
-from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT
+from serving.setting_kinds import (
+    DURATION,
+    FLAG,
+    PATH,
+    PORT,
+    STAY_AWAKE_MODE,
+    TEXT,
+    one_of,
+    whole_number,
+)
 from serving.stay_awake import StayAwake
 
 
@@ -17,6 +26,9 @@ from serving.stay_awake import StayAwake
         (PATH, "~/x", Path.home() / "x"),
         (PORT, "0", 0),
         (PORT, "65535", 65_535),
+        (whole_number(2, 30), "2", 2),
+        (whole_number(2, 30), "30", 30),
+        (one_of("a", "b"), "b", "b"),
         (FLAG, "ON", True),
         (FLAG, "", False),
         (DURATION, "150", 150.0),
@@ -36,6 +48,11 @@ def test_a_value_is_read(kind: Kind, text: str, value: Any) -> None:
         (PORT, "65536", "KEY must be a port number from 0 to 65535"),
         (PORT, "9" * 5000, "KEY must be a port number"),
         (PORT, "-1", "KEY must be a port number"),
+        (whole_number(2, 30), "1", "KEY must be a whole number from 2 to 30, not '1'"),
+        (whole_number(2, 30), "31", "KEY must be a whole number from 2 to 30, not '31'"),
+        (whole_number(2, 30), "2.5", "KEY must be a whole number from 2 to 30"),
+        (whole_number(2, 30), "9" * 5000, "KEY must be a whole number"),
+        (one_of("a", "b"), "c", "KEY must be one of a, b, not 'c'"),
         (FLAG, "maybe", "KEY must be on or off, not 'maybe'"),
         (DURATION, "soon", "KEY: 'soon' is not a duration"),
         (STAY_AWAKE_MODE, "x", "KEY must be one of busy|always|never, not 'x'"),
