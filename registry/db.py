@@ -286,8 +286,8 @@ async def router_id(registry: Registry) -> str:
     return await _read_or_create(registry, "router_id", secrets.token_hex(8))
 
 
-async def accounts_secret(registry: Registry) -> bytes:
-    """32 random bytes, made once and kept, by which the router knows accounts of its requests."""
+async def usage_secret(registry: Registry) -> bytes:
+    """32 random bytes, made once and kept, by which the router knows its own usage records."""
     return bytes.fromhex(await _read_or_create(registry, "accounts_secret", secrets.token_hex(32)))
 
 

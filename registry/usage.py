@@ -44,7 +44,7 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
     """Store the rows that are new and return how many were.
 
     A (node_id, request_id) that is stored already is left as it is, since nodes replay events. It
-    gives way where it has no node's accounts (seq 0), or to a later event of the same instance: the
+    gives way where it has no usage of a node (seq 0), or to a later event of the same instance: the
     request was sent to that node again. Raises RefusedRow where one cannot be stored: then the
     rows before it may be, and `add_each` stores all that can be.
     """

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Match, Router
 from node.protocol.chain.prefix import Chainer
 from node.protocol.paths import VERSION_PREFIX
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
-from registry.db import Registry, accounts_secret, router_id
+from registry.db import Registry, router_id, usage_secret
 from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
 from router.api.bodies import Scope
@@ -30,7 +30,7 @@ from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.first_keys import make_first_keys
 from router.fleet.fleet import Fleet
-from router.fleet.model_gauges import LoadCounter
+from router.fleet.model_gauges import ModelGauges
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
@@ -43,7 +43,7 @@ from router.records.ledger import Ledger
 from router.records.metrics import Metrics
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets, month_s
-from router.routing.sticky_targets import LastTargets
+from router.routing.sticky_targets import StickyTargets
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
@@ -105,7 +105,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
     driver = SchedulerDriver(Scheduler(prefixes, limits), fleet, decisions, metrics)
     ledger = Ledger(
-        Origins(own_id, await accounts_secret(registry)),
+        Origins(own_id, await usage_secret(registry)),
         UsageFeedback(driver, predictions, decisions, metrics, budgets.charge),
         log_requests=settings.log_requests,
     )
@@ -116,7 +116,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         metrics.stalled,
     )
     known = DispatchRecords(prefixes, decisions, metrics, stalls)
-    LoadCounter(fleet, metrics)
+    ModelGauges(fleet, metrics)
     _add_gauges(metrics, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
     return Core(
@@ -126,7 +126,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         keys=ring,
         fleet=fleet,
         names=names,
-        last_targets=LastTargets(),
+        last_targets=StickyTargets(),
         budgets=budgets,
         prefixes=prefixes,
         ledger=ledger,

@@ -16,7 +16,7 @@ from router.records.ledger import Ledger
 from router.records.metrics import Metrics
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets
-from router.routing.sticky_targets import LastTargets
+from router.routing.sticky_targets import StickyTargets
 from router.settings import Settings
 from serving.awake import Awake
 
@@ -31,7 +31,7 @@ class Core:
     keys: KeyRing
     fleet: Fleet
     names: Names
-    last_targets: LastTargets
+    last_targets: StickyTargets
     budgets: Budgets
     prefixes: PrefixIndex
     ledger: Ledger

@@ -137,7 +137,7 @@ class Verdict(msgspec.Struct, frozen=True):
     lease: Lease
     ended_s: float
     failed: bool
-    accounts: Finished | None = None
+    usage: Finished | None = None
     """The usage record; None if the node keeps none."""
 
 

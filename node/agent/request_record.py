@@ -120,7 +120,7 @@ class Job:
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class OpenRequest:
     """The state of a request up to its row's last delta."""
 
     job: Job
@@ -154,9 +154,9 @@ def lasting_tokens(request: TextRequest, prompt: Prompt, tokens: Sequence[int]) 
     return lasting if prompt.reusable_tokens is None else min(lasting, prompt.reusable_tokens)
 
 
-def account_body(account: Account, now_s: float) -> dict[str, Any]:
+def open_request_body(open_request: OpenRequest, now_s: float) -> dict[str, Any]:
     """An open request in `GET /v1/requests`; JSON types only."""
-    job, row = account.job, account.row
+    job, row = open_request.job, open_request.row
     accepted = None if row is None else row.accepted
     progress = None if row is None else row.progress
     state = "waiting"
@@ -198,14 +198,14 @@ def raise_unless_complete(last: Delta) -> None:
         raise BrokenCall(last.error)
 
 
-def shut_down(account: Account, failure: NodeError) -> None:
+def shut_down(open_request: OpenRequest, failure: NodeError) -> None:
     """Ends the request with `failure`, in whatever phase it is."""
-    if account.row is not None and account.handle is not None:
-        account.handle.link.abandon(account.row.uid, failure)
+    if open_request.row is not None and open_request.handle is not None:
+        open_request.handle.link.abandon(open_request.row.uid, failure)
         return
-    account.failure = failure
-    if account.start is not None:
-        account.start.cancel()
+    open_request.failure = failure
+    if open_request.start is not None:
+        open_request.start.cancel()
 
 
 def cancel_start(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:

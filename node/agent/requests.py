@@ -1,4 +1,4 @@
-"""The requests of one agent. Each has an account from its arrival to its end, however it ends.
+"""The requests of one agent. Each is an `OpenRequest` from its arrival to its end, however it ends.
 
 Every request for a known model ends in exactly one `Finished`.
 """
@@ -19,12 +19,12 @@ from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.request_record import (
     NO_SENDER,
-    Account,
     Job,
+    OpenRequest,
     Sender,
-    account_body,
     cancel_start,
     lasting_tokens,
+    open_request_body,
     raise_unless_complete,
     refusal,
     shut_down,
@@ -96,9 +96,9 @@ class Requests:
         self._hub = hub
         self._prefixes = prefixes
         self._calls = calls
-        self._accounts: dict[str, Account] = {}
+        self._open_requests: dict[str, OpenRequest] = {}
         self._awaited: set[str] = set()
-        """Ids of requests that a digest knows, which may outlive their accounts."""
+        """Ids of requests that a digest knows, which may outlive their `OpenRequest`."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._grace_ended = asyncio.Event()
@@ -116,8 +116,8 @@ class Requests:
         for task in waits:
             task.cancel()
         self._ended = True
-        for account in tuple(self._accounts.values()):
-            shut_down(account, ShuttingDown())
+        for open_request in tuple(self._open_requests.values()):
+            shut_down(open_request, ShuttingDown())
         # A request without a row ends in its own task, unless its client keeps that from running.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), END_S)
@@ -136,14 +136,14 @@ class Requests:
         self,
         request: TextRequest,
         path: str,
-        wished_id: str,
+        requested_id: str,
         sender: Sender = NO_SENDER,
         chain: LateChain | None = None,
     ) -> Job:
-        """The request as a job, under the client's id `wished_id` if that is valid and not in
+        """The request as a job, under the client's id `requested_id` if that is valid and not in
         use."""
-        request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
-        if request_id in self._accounts or request_id in self._awaited:
+        request_id = requested_id if _REQUEST_ID.fullmatch(requested_id) else secrets.token_hex(12)
+        if request_id in self._open_requests or request_id in self._awaited:
             request_id = distinct_id(request_id)
         return Job(request, path, request_id, sender, time.monotonic(), time.time(), chain)
 
@@ -151,18 +151,18 @@ class Requests:
         """The open requests that came from `origin`, the oldest first; all for an empty one."""
         now_s = time.monotonic()
         return [
-            account_body(account, now_s)
-            for account in self._accounts.values()
-            if origin in ("", account.job.origin)
+            open_request_body(open_request, now_s)
+            for open_request in self._open_requests.values()
+            if origin in ("", open_request.job.origin)
         ]
 
     def cancel(self, request_id: str, origin: str) -> None:
         """Ends an open request with `RequestCancelled`. Raises `UnknownRequest`, also if the
         request came from another origin than a given `origin`."""
-        account = self._accounts.get(request_id)
-        if account is None or origin not in ("", account.job.origin):
+        open_request = self._open_requests.get(request_id)
+        if open_request is None or origin not in ("", open_request.job.origin):
             raise UnknownRequest
-        shut_down(account, RequestCancelled())
+        shut_down(open_request, RequestCancelled())
 
     async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Batch, None]:
         """Yields the engine's acceptance of the request, then its deltas, all that wait at a time.
@@ -171,8 +171,8 @@ class Requests:
 
         Raises a `NodeError`, before the first delta or in place of the last.
         """
-        account = Account(job)
-        self._accounts[job.request_id] = account
+        open_request = OpenRequest(job)
+        self._open_requests[job.request_id] = open_request
         self._idle.clear()
         reason: FinishReason | None = FinishReason.ERROR
         usage = _NOTHING
@@ -180,9 +180,9 @@ class Requests:
             if self._closed:
                 raise ShuttingDown
             entry = await self._supervisor.find(job.request.model)
-            if account.failure is not None:
-                raise account.failure
-            async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
+            if open_request.failure is not None:
+                raise open_request.failure
+            async with contextlib.aclosing(self._deltas(open_request, entry, tick_s)) as batches:
                 async for batch in batches:
                     yield batch
         except NodeError as exc:
@@ -192,47 +192,49 @@ class Requests:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            if account.row is None:
-                self._finish(account, usage, reason)
+            if open_request.row is None:
+                self._finish(open_request, usage, reason)
 
     async def _deltas(
-        self, account: Account, entry: ModelEntry, tick_s: float
+        self, open_request: OpenRequest, entry: ModelEntry, tick_s: float
     ) -> AsyncGenerator[Batch, None]:
         with self._supervisor.serving(entry) as lease:
             if self._ended:
                 raise ShuttingDown
-            start = account.start = asyncio.create_task(self._start(account, lease, entry))
+            start = open_request.start = asyncio.create_task(
+                self._start(open_request, lease, entry)
+            )
             try:
                 while not start.done():
                     await asyncio.wait({start}, timeout=tick_s)
                     if not start.done():
                         yield lease.awaited() or ()
                 if start.cancelled():
-                    raise account.failure or ShuttingDown()
+                    raise open_request.failure or ShuttingDown()
                 _, row = start.result()
                 if row.accepted is not None:
                     yield row.accepted
                 is_open = True
                 while is_open:
                     deltas = await row.next(tick_s)
-                    self._publish_began(account, deltas)
+                    self._publish_began(open_request, deltas)
                     for delta in deltas:
                         raise_unless_complete(delta)
                         is_open = is_open and not delta.is_last
-                        account.job.record(delta.parts)
-                    account.is_complete = not is_open
+                        open_request.job.record(delta.parts)
+                    open_request.is_complete = not is_open
                     yield deltas or row.progress or ()
             finally:
                 cancel_start(start)
-                self._abandon(account)
+                self._abandon(open_request)
 
     async def _start(
-        self, account: Account, lease: Lease, entry: ModelEntry
+        self, open_request: OpenRequest, lease: Lease, entry: ModelEntry
     ) -> tuple[EngineHandle, RowStream]:
         """Brings the request to a row that the engine has accepted."""
-        request = entry.completed(account.job.request)
+        request = entry.completed(open_request.job.request)
         self._renderers.begin(entry.folder, entry.formats)
-        job = account.job
+        job = open_request.job
         render_request = RenderRequest(
             request, entry.context_tokens, job.origin, chain=job.late_chain
         )
@@ -244,12 +246,16 @@ class Requests:
         if prompt is None:
             render_request = replace(render_request, context_tokens=handle.info.context_tokens)
             prompt = await self._render(entry, render_request)
-        generate = generate_request(request, account.job.request_id, prompt, handle.info)
+        generate = generate_request(request, open_request.job.request_id, prompt, handle.info)
         output = self._calls.apply(generate.output)
-        generate = msgspec.structs.replace(generate, output=output, salt=account.job.sender.salt)
-        self._await_prefix(account, handle, prompt)
-        row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
-        account.handle, account.row = handle, row
+        generate = msgspec.structs.replace(
+            generate, output=output, salt=open_request.job.sender.salt
+        )
+        self._await_prefix(open_request, handle, prompt)
+        row = handle.link.submit(
+            generate, lambda row, last: self._on_row_end(open_request, row, last)
+        )
+        open_request.handle, open_request.row = handle, row
         try:
             await row.until_accepted()
         except asyncio.CancelledError:
@@ -262,13 +268,13 @@ class Requests:
     async def _render(self, entry: ModelEntry, render_request: RenderRequest) -> Prompt:
         return await self._renderers.render(entry.folder, render_request, entry.formats)
 
-    def _publish_began(self, account: Account, deltas: Sequence[Delta]) -> None:
+    def _publish_began(self, open_request: OpenRequest, deltas: Sequence[Delta]) -> None:
         """Reports to routers that a request's prefill is over, unless its response shows it now:
         every dialect shows content, reasoning may be hidden from the client."""
-        if account.begun or not deltas:
+        if open_request.begun or not deltas:
             return
-        account.begun = True
-        job = account.job
+        open_request.begun = True
+        job = open_request.job
         parts = (part for delta in deltas for part in delta.parts)
         shows = job.request.stream and any(part.kind is PartKind.CONTENT for part in parts)
         if job.origin and not shows and not deltas[-1].is_last:
@@ -276,64 +282,68 @@ class Requests:
 
     # --- prefixes ----------------------------------------------------------------------------
 
-    def _await_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
+    def _await_prefix(
+        self, open_request: OpenRequest, handle: EngineHandle, prompt: Prompt
+    ) -> None:
         """Makes the engine's digest expect the prefixes that are stored for the prompt."""
-        job = account.job
+        job = open_request.job
         if job.chain is None:
             return
         tokens = prompt.positions
-        account.digest = self._prefixes.digest(handle.entry.name)
-        if account.digest is not None:
+        open_request.digest = self._prefixes.digest(handle.entry.name)
+        if open_request.digest is not None:
             self._awaited.add(job.request_id)
-            account.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
-            account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
+            open_request.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
+            open_request.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
 
-    def _abandon(self, account: Account) -> None:
+    def _abandon(self, open_request: OpenRequest) -> None:
         """The request's deltas are no longer read."""
-        account.is_abandoned = True
-        if account.row is None or account.row.ended:
+        open_request.is_abandoned = True
+        if open_request.row is None or open_request.row.ended:
             # The last bytes are sent first.
-            asyncio.get_running_loop().call_soon(self._end_prefix, account)
+            asyncio.get_running_loop().call_soon(self._end_prefix, open_request)
 
-    def _end_prefix(self, account: Account) -> None:
+    def _end_prefix(self, open_request: OpenRequest) -> None:
         """Ends the request in its digest; a complete response's chain is added to it, since later
         prompts continue from there."""
-        digest, job, row = account.digest, account.job, account.row
+        digest, job, row = open_request.digest, open_request.job, open_request.row
         if digest is None:
             return
         is_whole = row is not None and row.finish in (FinishReason.STOP, FinishReason.LENGTH)
-        if is_whole and account.is_complete:
+        if is_whole and open_request.is_complete:
             chain = job.chain_with_output()
             if chain is not None:
-                digest.on_response(job.request_id, chain, account.reusable_tokens)
+                digest.on_response(job.request_id, chain, open_request.reusable_tokens)
         digest.on_end(job.request_id)
         self._awaited.discard(job.request_id)
         self._prefixes.changed(digest)
 
     # --- ends --------------------------------------------------------------------------------
 
-    def _on_row_end(self, account: Account, row: RowStream, last: Delta | None) -> None:
+    def _on_row_end(self, open_request: OpenRequest, row: RowStream, last: Delta | None) -> None:
         reason: FinishReason | None = FinishReason.ERROR
         usage = None
-        if account.is_abandoned:
-            asyncio.get_running_loop().call_soon(self._end_prefix, account)
+        if open_request.is_abandoned:
+            asyncio.get_running_loop().call_soon(self._end_prefix, open_request)
         if last is not None:
-            if last.stop is not None and account.reusable_tokens is None and row.accepted:
+            if last.stop is not None and open_request.reusable_tokens is None and row.accepted:
                 # The stored response is longer than its text.
-                account.reusable_tokens = row.accepted.prompt_tokens
+                open_request.reusable_tokens = row.accepted.prompt_tokens
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = _reason_of(row.failure)
-        if account.is_abandoned and reason is FinishReason.ERROR:
+        if open_request.is_abandoned and reason is FinishReason.ERROR:
             # The client had disconnected before the failure.
             reason = FinishReason.CANCELLED
-        self._finish(account, usage or _usage_so_far(row), reason)
+        self._finish(open_request, usage or _usage_so_far(row), reason)
 
-    def _finish(self, account: Account, usage: RowUsage, reason: FinishReason | None) -> None:
-        """Closes the account, and publishes it unless `reason` is None."""
-        job, row = account.job, account.row
-        self._accounts.pop(job.request_id, None)
-        if not self._accounts:
+    def _finish(
+        self, open_request: OpenRequest, usage: RowUsage, reason: FinishReason | None
+    ) -> None:
+        """Closes the request, and publishes it unless `reason` is None."""
+        job, row = open_request.job, open_request.row
+        self._open_requests.pop(job.request_id, None)
+        if not self._open_requests:
             self._idle.set()
         if reason is None:
             return

@@ -78,7 +78,7 @@ def _model(
 
 def _engine(stats: EngineStats) -> dict[str, Any]:
     """The engine's figures by name, without those that the agent itself has."""
-    asked_tokens = stats.prefill_tokens + stats.cached_tokens
+    prompt_tokens = stats.prefill_tokens + stats.cached_tokens
     return {
         **{
             name: value
@@ -87,5 +87,5 @@ def _engine(stats: EngineStats) -> dict[str, Any]:
         },
         "prefill_rates": [msgspec.structs.asdict(rate) for rate in stats.prefill_rates],
         "decode_rates": [msgspec.structs.asdict(rate) for rate in stats.decode_rates],
-        "hit_share": stats.cached_tokens / asked_tokens if asked_tokens else None,
+        "hit_share": stats.cached_tokens / prompt_tokens if prompt_tokens else None,
     }

@@ -11,23 +11,23 @@ POLL_S = 1.0
 
 
 class KeepAlive:
-    """Sends keep-alives once a stream has been idle for `hold_s`: at every change of their text,
-    and at least every `hold_s`."""
+    """Sends keep-alives once a stream has been idle for `interval_s`: at every change of their
+    text, and at least every `interval_s`."""
 
     def __init__(
         self,
         exchange: Exchange,
-        hold_s: float,
+        interval_s: float,
         begin: Callable[[], None],
         text: Callable[[], bytes],
     ) -> None:
         """`begin` sends the head of the response; `text` returns the current keep-alive."""
         self._exchange = exchange
-        self._hold_s = hold_s
+        self._interval_s = interval_s
         self._begin = begin
         self._text = text
-        self._poll_s = min(POLL_S, hold_s)
-        self._said = b""
+        self._poll_s = min(POLL_S, interval_s)
+        self._last_text = b""
         self._due_s = 0.0
         """Time at which the keep-alive is sent again even if it has not changed."""
         self._timer: asyncio.TimerHandle | None = None
@@ -35,7 +35,7 @@ class KeepAlive:
     def start(self) -> None:
         """Starts the idle interval, unless it has started already."""
         if self._timer is None:
-            wait_s = self._poll_s if self._exchange.began else self._hold_s
+            wait_s = self._poll_s if self._exchange.began else self._interval_s
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._fill)
 
     def stop(self) -> None:
@@ -49,7 +49,7 @@ class KeepAlive:
             self._begin()
         self.start()
         text, now_s = self._text(), time.monotonic()
-        if (text != self._said or now_s >= self._due_s) and not self._exchange.paused:
+        if (text != self._last_text or now_s >= self._due_s) and not self._exchange.paused:
             # Timers are not exact; half an interval of slack keeps a keep-alive from being late.
-            self._said, self._due_s = text, now_s + self._hold_s - self._poll_s / 2
+            self._last_text, self._due_s = text, now_s + self._interval_s - self._poll_s / 2
             self._exchange.write(text)

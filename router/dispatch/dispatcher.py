@@ -237,8 +237,8 @@ class Dispatcher:
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if response is not None and tokens is not None:
             self._known.metrics.third_party_tokens(lease, tokens)
-            accounts = response.usage_record(lease, now_s)
-            self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
+            usage = response.usage_record(lease, now_s)
+            self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
         self._ledger.ended(lease, now_s, outcome, tokens)
         self._ended(lease, outcome)
         self._release_client(lease.node_id)

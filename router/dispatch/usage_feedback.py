@@ -33,7 +33,7 @@ class UsageFeedback(LedgerListener):
 
     def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
         self._driver.on_verdict(verdict)
-        ttft_s = verdict.accounts.ttft_s if verdict.accounts else None
+        ttft_s = verdict.usage.ttft_s if verdict.usage else None
         if not ticket.stream and ttft_s is not None:
             waited_s = verdict.lease.granted_s - ticket.arrived_s
             self._metrics.first_content(verdict.lease, waited_s + ttft_s)

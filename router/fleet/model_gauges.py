@@ -23,7 +23,7 @@ class _Seen:
     """True if a model has been unloaded since the last load."""
 
 
-class LoadCounter:
+class ModelGauges:
     """Owner of the record of counted loads. Loads before the router's first status of a node do not
     count."""
 

@@ -15,11 +15,11 @@ class Predictions:
 
     def on_verdict(self, verdict: Verdict, chain: Chain | None) -> None:
         """Compares the usage record of a request with this chain."""
-        accounts, lease = verdict.accounts, verdict.lease
-        if accounts is None or verdict.failed or chain is None:
+        usage, lease = verdict.usage, verdict.lease
+        if usage is None or verdict.failed or chain is None:
             return
         # A prompt's last token is computed even if all of the prompt is stored.
-        predicted = min(lease.predicted_tokens, max(0, accounts.prompt_tokens - 1))
-        self._metrics.compared(lease, predicted, accounts)
-        if accounts.cached_tokens < predicted:
-            self._index.lower(lease.node_id, chain, accounts.cached_tokens, lease.granted_s)
+        predicted = min(lease.predicted_tokens, max(0, usage.prompt_tokens - 1))
+        self._metrics.compared(lease, predicted, usage)
+        if usage.cached_tokens < predicted:
+            self._index.lower(lease.node_id, chain, usage.cached_tokens, lease.granted_s)

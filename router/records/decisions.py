@@ -35,7 +35,7 @@ class AttemptRecord:
     """Seconds from the request's arrival at the router to its first content; None before that."""
     outcome: str = ""
     """Empty while the attempt runs."""
-    accounts: Finished | None = None
+    usage: Finished | None = None
     """The node's usage record; None if it has reported none of a whole response."""
 
     @property
@@ -47,12 +47,12 @@ class AttemptRecord:
         work_s = terms.queue_s + terms.prefill_s + terms.restore_s + terms.load_s
         return self.decision.waited_s + work_s
 
-    def set_accounts(self, accounts: Finished | None) -> None:
+    def set_usage(self, usage: Finished | None) -> None:
         """Stores the node's usage record, which also dates the first content of a response that the
         router received whole."""
-        self.accounts = accounts
-        if self.ttft_s is None and accounts is not None and accounts.ttft_s is not None:
-            self.ttft_s = self.decision.waited_s + accounts.ttft_s
+        self.usage = usage
+        if self.ttft_s is None and usage is not None and usage.ttft_s is not None:
+            self.ttft_s = self.decision.waited_s + usage.ttft_s
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Decisions:
         for attempt in reversed(decided.attempts):
             placed = attempt.decision.node_id, attempt.decision.model
             if placed == (verdict.lease.node_id, verdict.lease.model):
-                attempt.set_accounts(verdict.accounts)
+                attempt.set_usage(verdict.usage)
                 return
 
     # --- reading ---

@@ -46,7 +46,7 @@ class _Entry:
     """True if the node will send a `Finished` record."""
     ended_s: float | None = None
     outcome: str = ""
-    accounts: Finished | None = None
+    usage: Finished | None = None
     """The usage record, if the node reported it before the relay ended."""
     began: bool = False
     """True once the first content has come."""
@@ -99,9 +99,9 @@ class Ledger:
         entry.ended_s = now_s
         entry.outcome = outcome
         entry.tokens = tokens
-        if entry.accounts is not None:
+        if entry.usage is not None:
             del self._open[key]
-            self._judge(entry, now_s, entry.accounts)
+            self._judge(entry, now_s, entry.usage)
         elif entry.reported:
             self._ended[key] = None
         else:
@@ -135,7 +135,7 @@ class Ledger:
         if self._log_requests:
             log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
         if entry.ended_s is None:
-            entry.accounts = finished
+            entry.usage = finished
             return
         del self._open[key]
         self._ended.pop(key, None)
@@ -148,23 +148,21 @@ class Ledger:
                 "dropped a usage record of node %s for a request that %s%s", node_id, why, more
             )
 
-    def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
+    def _judge(self, entry: _Entry, ended_s: float, usage: Finished) -> None:
         """Reports the node's verdict, unless the relay has seen a failure, which has been reported
         already."""
-        if accounts.reason is FinishReason.REFUSED:
-            self._listener.on_refused(
-                Verdict(entry.lease, ended_s, failed=False, accounts=accounts)
-            )
+        if usage.reason is FinishReason.REFUSED:
+            self._listener.on_refused(Verdict(entry.lease, ended_s, failed=False, usage=usage))
             return
         if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED, OUTCOME_LATE):
             return
-        failed = accounts.reason is FinishReason.ERROR
-        whole = accounts.reason in (FinishReason.STOP, FinishReason.LENGTH)
+        failed = usage.reason is FinishReason.ERROR
+        whole = usage.reason in (FinishReason.STOP, FinishReason.LENGTH)
         if failed or (whole and entry.outcome == OUTCOME_SERVED):
-            self._listener.on_verdict(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
-        elif accounts.ttft_s is not None:
+            self._listener.on_verdict(Verdict(entry.lease, ended_s, failed, usage), entry.ticket)
+        elif usage.ttft_s is not None:
             self._listener.on_disconnected(
-                Verdict(entry.lease, ended_s, failed, accounts), entry.ticket
+                Verdict(entry.lease, ended_s, failed, usage), entry.ticket
             )
 
     def expire(self, now_s: float) -> None:
@@ -197,7 +195,7 @@ class Ledger:
     def close_all(self) -> None:
         """Writes all open requests without usage records, at shutdown."""
         for key, entry in list(self._open.items()):
-            if entry.accounts is None:
+            if entry.usage is None:
                 self._close_unreported(key, entry)
         self._open.clear()
         self._ended.clear()

@@ -148,15 +148,15 @@ class Metrics:
         """Observes the wait of a request that was granted, rejected, or given up by its client."""
         self._wait_s(model, _CLASSES[priority]).observe(wait_s)
 
-    def compared(self, lease: Lease, predicted_tokens: int, accounts: Finished) -> None:
+    def compared(self, lease: Lease, predicted_tokens: int, usage: Finished) -> None:
         """Compares a usage record's cached tokens with the prediction."""
         labels = (self._node_name(lease.node_id), lease.model)
-        self._off_tokens(*labels).observe(accounts.cached_tokens - predicted_tokens)
-        if accounts.cached_tokens < predicted_tokens:
+        self._off_tokens(*labels).observe(usage.cached_tokens - predicted_tokens)
+        if usage.cached_tokens < predicted_tokens:
             self._over.add(*labels)
         self._predicted.add(*labels, count=predicted_tokens)
-        self._cached.add(*labels, count=accounts.cached_tokens)
-        self._prompt.add(*labels, count=accounts.prompt_tokens)
+        self._cached.add(*labels, count=usage.cached_tokens)
+        self._prompt.add(*labels, count=usage.prompt_tokens)
 
     def third_party_tokens(self, lease: Lease, tokens: Tokens) -> None:
         """Counts tokens that a third-party server reported."""

@@ -56,7 +56,7 @@ class Turn(msgspec.Struct, frozen=True):
             yield f"{self.scope}#{self.chain.head:x}"
 
 
-class LastTargets:
+class StickyTargets:
     """Owner of the last targets, the least recently used first."""
 
     def __init__(self) -> None:

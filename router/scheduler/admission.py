@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from router.scheduler import explain, rejects
 from router.scheduler.cost import TicketEstimate, exclusion, model_of, prefill_s, work_s
-from router.scheduler.node_state import Books, OpenLease
+from router.scheduler.node_state import NodeBooks, OpenLease
 from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
 from router.scheduler.queue_scan import Free, QueueScan, has_free
@@ -26,7 +26,7 @@ CHANGED_SHARE = 0.1
 class Admission:
     """Owner of the queue."""
 
-    def __init__(self, books: Books, placement: Placement, limits: AdmissionLimits) -> None:
+    def __init__(self, books: NodeBooks, placement: Placement, limits: AdmissionLimits) -> None:
         self._books = books
         self._placement = placement
         self._queue = FairQueue(limits)

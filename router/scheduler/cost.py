@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from node.protocol.messages import IN_MEMORY, CacheStatus, ModelState, ModelStatus, NodeStatus
-from router.scheduler.node_state import Books, NodeBook
+from router.scheduler.node_state import NodeBook, NodeBooks
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import displacement, no_room
 from router.scheduler.sessions import Session, SessionPace
@@ -90,10 +90,10 @@ def work_s(terms: NodeTerms) -> float:
     return prefill_s(terms) + terms.load_s
 
 
-class Pricing:
+class CostModel:
     """Computes the cost terms of any request on any node."""
 
-    def __init__(self, prefixes: Prefixes, rates: Rates, books: Books) -> None:
+    def __init__(self, prefixes: Prefixes, rates: Rates, books: NodeBooks) -> None:
         self._prefixes = prefixes
         self._rates = rates
         self._books = books

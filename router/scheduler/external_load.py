@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class OtherRows:
+class ExternalRows:
     """Rows of one model that a node reports and this router's leases do not explain: those of other
     routers, and of clients that use the node directly.
 

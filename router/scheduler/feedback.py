@@ -5,7 +5,7 @@ from collections import OrderedDict
 from msgspec.structs import replace
 
 from node.protocol.paths import PATH_COUNT_TOKENS
-from router.scheduler.node_state import Books, OpenLease
+from router.scheduler.node_state import NodeBooks, OpenLease
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.sessions import Session, Sessions
 from router.types import Lease, Verdict
@@ -19,7 +19,7 @@ AWAITED_S = 60.0
 class Feedback:
     """Owner of the ended leases whose verdict is outstanding."""
 
-    def __init__(self, rates: Rates, books: Books, sessions: Sessions) -> None:
+    def __init__(self, rates: Rates, books: NodeBooks, sessions: Sessions) -> None:
         self._rates = rates
         self._books = books
         self._sessions = sessions
@@ -46,11 +46,11 @@ class Feedback:
         if opened is None:
             return
         self._learn_service(opened, verdict.ended_s)
-        accounts = verdict.accounts
-        prompt_tokens = accounts.prompt_tokens if accounts else 0
-        if accounts is not None:
-            self._learn_accounts(opened, verdict)
-        output_tokens = accounts.completion_tokens if accounts else 0
+        usage = verdict.usage
+        prompt_tokens = usage.prompt_tokens if usage else 0
+        if usage is not None:
+            self._learn_usage(opened, verdict)
+        output_tokens = usage.completion_tokens if usage else 0
         self._bind(opened, verdict.ended_s, prompt_tokens, output_tokens)
 
     def on_served(self, opened: OpenLease, now_s: float) -> None:
@@ -85,17 +85,17 @@ class Feedback:
         if rates is not None:
             rates.service_s.learn(max(0.0, ended_s - opened.lease.granted_s))
 
-    def _learn_accounts(self, opened: OpenLease, verdict: Verdict) -> None:
-        lease, accounts, chain = opened.lease, verdict.accounts, opened.ticket.chain
+    def _learn_usage(self, opened: OpenLease, verdict: Verdict) -> None:
+        lease, usage, chain = opened.lease, verdict.usage, opened.ticket.chain
         rates = self._rates.known(lease.node_id, lease.model)
-        if accounts is None or rates is None:
+        if usage is None or rates is None:
             return
-        self._rates.learn(lease, accounts, opened.rows)
+        self._rates.learn(lease, usage, opened.rows)
         if opened.terms.load_s and opened.was_alone and opened.first_content_s is not None:
             first_s = opened.first_content_s - lease.granted_s
-            rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))
+            rates.load_s.learn(max(0.0, first_s - usage.prefill_s))
         prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
-        self._rates.habits(lease.model).learn(prompt_bytes, accounts)
+        self._rates.habits(lease.model).learn(prompt_bytes, usage)
 
     def _bind(
         self, opened: OpenLease, now_s: float, prompt_tokens: int, output_tokens: int

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from node.protocol.chain.prefix import Chain
 from node.protocol.messages import ModelState, NodeStatus
 from router.scheduler.breaker import Breaker, Circuit
-from router.scheduler.external_load import OtherRows
+from router.scheduler.external_load import ExternalRows
 from router.scheduler.sessions import SessionPace
 from router.scheduler.warm_sessions import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
@@ -79,7 +79,7 @@ class NodeBook:
     leases: dict[str, OpenLease] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     """Number of leases by model."""
-    others: dict[str, OtherRows] = field(default_factory=dict)
+    others: dict[str, ExternalRows] = field(default_factory=dict)
     """Rows of other clients, by model."""
     prefilling: dict[str, OpenLease] = field(default_factory=dict)
     backlog_s: float = 0.0
@@ -255,7 +255,7 @@ class NodeBook:
         if self.instance_id != status.instance_id:
             self.restart(status.instance_id)
         for model in status.models:
-            others = self.others.setdefault(model.name, OtherRows())
+            others = self.others.setdefault(model.name, ExternalRows())
             before = others.count
             others.update(model.active_requests, self.rows.get(model.name, 0))
             self.version += before != others.count
@@ -302,7 +302,7 @@ def _hashes(opened: OpenLease) -> Iterator[int]:
         yield from chain.hashes[begin:end]
 
 
-class Books:
+class NodeBooks:
     """Owner of the books of all nodes."""
 
     def __init__(self) -> None:

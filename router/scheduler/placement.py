@@ -10,8 +10,16 @@ from msgspec.structs import replace
 from node.protocol.messages import ModelStatus, NodeStatus
 from node.protocol.paths import PATH_COUNT_TOKENS
 from node.protocol.swap_rule import NO_DISPLACEMENT
-from router.scheduler.cost import Home, Pricing, TicketEstimate, choose, model_of, occupancy, work_s
-from router.scheduler.node_state import Books, NodeBook
+from router.scheduler.cost import (
+    CostModel,
+    Home,
+    TicketEstimate,
+    choose,
+    model_of,
+    occupancy,
+    work_s,
+)
+from router.scheduler.node_state import NodeBook, NodeBooks
 from router.scheduler.rates import Rates, tokens_per_byte
 from router.scheduler.residency import displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
@@ -59,7 +67,7 @@ class Queues:
     """Seconds of work ahead of a request on each of the fleet's nodes during one scan, with the
     work that waits in the router for that node."""
 
-    def __init__(self, books: Books, moment: Moment, planned_s: Mapping[str, float]) -> None:
+    def __init__(self, books: NodeBooks, moment: Moment, planned_s: Mapping[str, float]) -> None:
         self._books = books
         self._moment = moment
         self._planned_s = planned_s
@@ -89,11 +97,13 @@ class Queues:
 class Placement:
     """Compares nodes. It reads the other parts' state and has none of its own."""
 
-    def __init__(self, prefixes: Prefixes, rates: Rates, books: Books, sessions: Sessions) -> None:
+    def __init__(
+        self, prefixes: Prefixes, rates: Rates, books: NodeBooks, sessions: Sessions
+    ) -> None:
         self._rates = rates
         self._books = books
         self._sessions = sessions
-        self._pricing = Pricing(prefixes, rates, books)
+        self._pricing = CostModel(prefixes, rates, books)
 
     def estimate(self, ticket: Ticket, now_s: float) -> TicketEstimate:
         habits = self._rates.habits(ticket.model)

@@ -202,12 +202,12 @@ class NodeRates:
         bytes_per_token = model.cache.bytes_per_token if model.cache else 0
         return tokens * bytes_per_token / RESTORE_BYTES_PER_S
 
-    def learn(self, accounts: Finished, rows: int) -> None:
+    def learn(self, usage: Finished, rows: int) -> None:
         """Learns from the usage record of a request that decoded beside `rows` others."""
-        if accounts.prompt_tokens - accounts.cached_tokens >= MIN_SAMPLE_TOKENS:
-            self.learn_prefill(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
-        if accounts.completion_tokens > 1 and accounts.decode_s > 0.0:
-            self.learn_decode(accounts.decode_s, accounts.completion_tokens - 1, rows)
+        if usage.prompt_tokens - usage.cached_tokens >= MIN_SAMPLE_TOKENS:
+            self.learn_prefill(usage.cached_tokens, usage.prompt_tokens, usage.prefill_s)
+        if usage.completion_tokens > 1 and usage.decode_s > 0.0:
+            self.learn_decode(usage.decode_s, usage.completion_tokens - 1, rows)
 
     def learn_prefill(self, begin: float, end: float, seconds: float) -> None:
         """Learns that the tokens between two depths took so many seconds."""
@@ -245,12 +245,12 @@ class ModelHabits:
     def unknown(cls) -> "ModelHabits":
         return cls(Mean(TOKENS_PER_BYTE), Mean(OUTPUT_TOKENS))
 
-    def learn(self, prompt_bytes: int, accounts: Finished) -> None:
+    def learn(self, prompt_bytes: int, usage: Finished) -> None:
         """Learns from a usage record; `prompt_bytes` is the size of the whole prompt's chain, 0 if
         unknown."""
-        if prompt_bytes and accounts.prompt_tokens >= MIN_SAMPLE_TOKENS:
-            self.tokens_per_byte.learn(tokens_per_byte(accounts.prompt_tokens, prompt_bytes))
-        self.output_tokens.learn(accounts.completion_tokens)
+        if prompt_bytes and usage.prompt_tokens >= MIN_SAMPLE_TOKENS:
+            self.tokens_per_byte.learn(tokens_per_byte(usage.prompt_tokens, prompt_bytes))
+        self.output_tokens.learn(usage.completion_tokens)
 
 
 class Rates:
@@ -271,11 +271,11 @@ class Rates:
             self._scale_guesses(model.name, rates.hardware_group)
         return rates
 
-    def learn(self, lease: Lease, accounts: Finished, rows: int) -> None:
+    def learn(self, lease: Lease, usage: Finished, rows: int) -> None:
         """Learns from the usage record of a lease that decoded beside `rows` others."""
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
-            rates.learn(accounts, rows)
+            rates.learn(usage, rows)
             self._scale_guesses(lease.model, rates.hardware_group)
 
     def learn_prefill(self, lease: Lease, begin: float, end: float, seconds: float) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from router.scheduler.admission import Admission, decision, is_servable
 from router.scheduler.breaker import Breaker
 from router.scheduler.feedback import Feedback
-from router.scheduler.node_state import Books
+from router.scheduler.node_state import NodeBooks
 from router.scheduler.placement import Placement
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.rates import Rates
@@ -40,7 +40,7 @@ class Scheduler:
 
     def __init__(self, prefixes: Prefixes, limits: AdmissionLimits = NO_LIMITS_GIVEN) -> None:
         self._rates = Rates()
-        self._books = Books()
+        self._books = NodeBooks()
         self._sessions = Sessions()
         self._placement = Placement(prefixes, self._rates, self._books, self._sessions)
         self._admission = Admission(self._books, self._placement, limits)

@@ -121,7 +121,7 @@ class ShippedScheduler:
         moment = self._moment(now_s)
         actions = self._scheduler.on_done(lease, moment, served=False)
         self._finished += 1
-        accounts = Finished(
+        usage = Finished(
             seq=self._finished,
             request_id=lease.ticket_id,
             origin="",
@@ -137,7 +137,7 @@ class ShippedScheduler:
             reason=FinishReason.STOP,
             finished_unix_s=now_s,
         )
-        self._scheduler.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
+        self._scheduler.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
         return self._moves(actions)
 
     def on_time(self, now_s: float) -> list[Move]:

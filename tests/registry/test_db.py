@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from registry import audit, db
-from registry.db import ReadSession, Registry, WriteSession, accounts_secret, router_id
+from registry.db import ReadSession, Registry, WriteSession, router_id, usage_secret
 from registry.errors import (
     ReadOnlyRegistry,
     RegistryClosed,
@@ -465,13 +465,13 @@ async def test_the_router_id_is_made_once_and_survives_a_restart(tmp_path: Path)
     await again.close()
 
 
-async def test_the_secret_of_accounts_is_each_registry_s_own_and_survives_a_restart(
+async def test_the_secret_of_usage_records_is_each_registry_s_own_and_survives_a_restart(
     tmp_path: Path,
 ) -> None:
     secrets = []
     for name in ("registry.db", "registry.db", "other.db"):
         opened = await open_migrated(tmp_path / name)
-        secrets.append(await accounts_secret(opened))
+        secrets.append(await usage_secret(opened))
         await opened.close()
     first, again, other = secrets
     assert first == again != other

@@ -48,7 +48,7 @@ async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Re
         assert await usage_rows(session) == [ROW, elsewhere]
 
 
-async def test_accounts_that_arrive_late_replace_a_row_without_them(registry: Registry) -> None:
+async def test_usage_that_arrives_late_replaces_a_row_without_it(registry: Registry) -> None:
     untold = replace(ROW, seq=0, reason="node_failed", prompt_tokens=None, ttft_s=None)
     await registry.write(lambda s: usage.add_many(s, [untold]))
     await registry.write(lambda s: usage.add_many(s, [ROW]))

@@ -123,7 +123,7 @@ ORIGINS = Origins("router-1", b"secret")
 
 
 def proven(finished: Finished, node_id: str = "n", origins: Origins = ORIGINS) -> Finished:
-    """The accounts of a request that the node was given by the router of `origins`."""
+    """The usage of a request that the node was given by the router of `origins`."""
     stamp = origins.stamp(
         ticket(finished.request_id, finished.model), lease(finished.request_id, node_id)
     )

@@ -170,7 +170,7 @@ class TextEngine:
         self._reuse.clear()
         self._upkeep.device.tidy(keep_bytes=0)
 
-    # --- accounts ----------------------------------------------------------------------------
+    # --- statistics --------------------------------------------------------------------------
 
     def take_progress(self) -> tuple[Progress, ...]:
         return self._costs.take_progress()

@@ -80,20 +80,20 @@ def _attempt_row(attempt: AttemptRecord) -> AttemptRow:
         expected_ttft_s=attempt.expected_ttft_s,
         ttft_s=attempt.ttft_s,
         outcome=attempt.outcome or None,
-        usage=_usage_row(attempt.accounts) if attempt.accounts else None,
+        usage=_usage_row(attempt.usage) if attempt.usage else None,
     )
 
 
-def _usage_row(accounts: Finished) -> RequestUsageRow:
+def _usage_row(usage: Finished) -> RequestUsageRow:
     return RequestUsageRow(
-        prompt_tokens=accounts.prompt_tokens,
-        cached_tokens=accounts.cached_tokens,
-        completion_tokens=accounts.completion_tokens,
-        queue_s=accounts.queue_s,
-        prefill_s=accounts.prefill_s,
-        decode_s=accounts.decode_s,
-        ttft_s=accounts.ttft_s,
-        reason=accounts.reason.value,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        queue_s=usage.queue_s,
+        prefill_s=usage.prefill_s,
+        decode_s=usage.decode_s,
+        ttft_s=usage.ttft_s,
+        reason=usage.reason.value,
     )
 
 

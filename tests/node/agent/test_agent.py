@@ -87,10 +87,10 @@ async def running(script: Script | None = None, **given: Any) -> AsyncIterator[A
         await agent.close(0.0)
 
 
-def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
+def job(agent: Agent, requested_id: str = "", **fields: Any) -> Job:
     body = {**chat_body(), **fields}
     return agent.requests.job(
-        read_chat(json.dumps(body).encode()).request, "/v1/chat/completions", wished_id, SENDER
+        read_chat(json.dumps(body).encode()).request, "/v1/chat/completions", requested_id, SENDER
     )
 
 
@@ -187,7 +187,7 @@ async def test_a_reconnect_to_another_instance_gets_everything_kept() -> None:
             assert [event.seq for event in first if isinstance(event, Finished)] == expected
 
 
-async def test_a_finished_request_has_its_accounts() -> None:
+async def test_a_finished_request_has_its_usage() -> None:
     async with running() as agent:
         deltas = await run(agent, job(agent, "mine", max_tokens=3))
         (record,) = [

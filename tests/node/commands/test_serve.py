@@ -161,7 +161,7 @@ def test_localhost_is_listened_on_by_every_address_that_it_has(tmp_path: Path) -
             assert answer.status_code == 200
 
 
-def test_an_open_stream_ends_with_one_error_and_its_accounts_at_the_second_ctrl_c(
+def test_an_open_stream_ends_with_one_error_and_its_usage_at_the_second_ctrl_c(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "script.json"

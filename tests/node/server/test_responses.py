@@ -20,16 +20,16 @@ SLOW = Script(tokens=1000, stall_after_tokens=2)
 SHORT = Script(tokens=3)
 
 
-async def ask(agent: RunningAgent, wished_id: str = "", **fields: Any) -> httpx.Response:
-    headers = {"x-request-id": wished_id} if wished_id else {}
+async def ask(agent: RunningAgent, requested_id: str = "", **fields: Any) -> httpx.Response:
+    headers = {"x-request-id": requested_id} if requested_id else {}
     if origin := fields.pop("origin", ""):
         headers["x-fleet-origin"] = origin
     body = {"model": "scripted", "input": "hi", **fields}
     return await agent.client.post(PATH, json=body, headers=headers)
 
 
-async def answered(agent: RunningAgent, wished_id: str = "", **fields: Any) -> dict[str, Any]:
-    response = await ask(agent, wished_id, **fields)
+async def answered(agent: RunningAgent, requested_id: str = "", **fields: Any) -> dict[str, Any]:
+    response = await ask(agent, requested_id, **fields)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     shown = response.headers["x-request-id"]

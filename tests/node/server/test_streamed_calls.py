@@ -203,8 +203,8 @@ async def test_a_response_that_is_cut_within_a_call_reports_it(
     elif dialect != "messages":
         assert whole["choices"][0]["finish_reason"] == "length"
         assert '"finish_reason":"length"' in text
-    for accounts in (first, second):
-        assert (accounts.reason, accounts.completion_tokens) == (FinishReason.LENGTH, CUT_TOKENS)
+    for usage in (first, second):
+        assert (usage.reason, usage.completion_tokens) == (FinishReason.LENGTH, CUT_TOKENS)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -217,7 +217,7 @@ async def test_a_call_that_breaks_off_fails_the_answer(
         agent.events() as news,
     ):
         answer = await ask(agent, dialect, stream=stream)
-        accounts = await news.next(Finished)
+        usage = await news.next(Finished)
     assert "so it goes" not in answer.text
     # Where all of it arrived at once, the stream had not begun.
     last = data_of(answer.text)[-1] if answer.status_code == 200 else answer.json()
@@ -227,8 +227,8 @@ async def test_a_call_that_breaks_off_fails_the_answer(
         "The model broke off its call of write: it left the format of its calls."
     )
     # The engine completed the request.
-    assert accounts.reason is FinishReason.STOP
-    assert accounts.completion_tokens > 40
+    assert usage.reason is FinishReason.STOP
+    assert usage.completion_tokens > 40
 
 
 async def test_a_session_goes_on_behind_a_call_that_was_cut(tmp_path: Path) -> None:

@@ -419,7 +419,7 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_its_code(tmp_path: Path
     assert [each.prompt_tokens >= 10 for each in finished] == [True, False, False, False]
 
 
-async def test_a_request_for_a_model_that_is_not_here_has_no_accounts(tmp_path: Path) -> None:
+async def test_a_request_for_a_model_that_is_not_here_has_no_usage(tmp_path: Path) -> None:
     async with running(tmp_path) as agent, agent.events() as events:
         body = chat_body() | {"model": "x" * 9999}
         assert (await agent.client.post("/v1/chat/completions", json=body)).status_code == 404

@@ -35,7 +35,7 @@ from router.records.ledger import Ledger
 from router.records.metrics import Metrics
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets
-from router.routing.sticky_targets import LastTargets
+from router.routing.sticky_targets import StickyTargets
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
 from router.upstream.credentials import NodeCredential
@@ -180,7 +180,7 @@ class World:
             keys=self.ring,
             fleet=self.fleet,
             names=self.names,
-            last_targets=LastTargets(),
+            last_targets=StickyTargets(),
             budgets=self.budgets,
             prefixes=PrefixIndex(),
             ledger=Ledger(Origins("r", b"")),

@@ -130,7 +130,7 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
 
     def has_accounts(request_id: str) -> bool:
         decided = router.core.decisions.find(request_id)
-        return decided is not None and decided.attempts[-1].accounts is not None
+        return decided is not None and decided.attempts[-1].usage is not None
 
     async def account(name: str, request: Request, reason: FinishReason) -> None:
         ids.append(request.header("x-request-id") or "")

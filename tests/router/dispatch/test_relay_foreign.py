@@ -94,8 +94,8 @@ async def test_the_count_is_kept_and_passed_on_only_where_it_was_requested(
     assert 'third_party_tokens_total{kind="completion",model="m",node="a"} 7.0' in metrics
     decided = router.core.decisions.find(kept.request_id)
     assert decided is not None
-    accounts = decided.attempts[-1].accounts
-    assert accounts is not None and accounts.prompt_tokens == 11
+    usage = decided.attempts[-1].usage
+    assert usage is not None and usage.prompt_tokens == 11
 
 
 async def test_a_whole_answer_s_count_is_kept(router: RunningRouter, start_node: StartNode) -> None:

@@ -263,7 +263,7 @@ async def test_a_thousand_requests_leave_no_trace(
     # One event stream, and as many connections as there were requests at once.
     assert node.connections <= 1 + 10
     assert live_relays() <= before
-    # The node has not accounted for them; each waits for its accounts and for nothing else.
+    # The node has not reported their usage; each waits for its record and for nothing else.
     assert router.core.ledger.waiting_rows == 0
     router.core.ledger.expire(asyncio.get_running_loop().time() + 60)
     assert router.core.ledger.waiting_rows == 1000

@@ -58,7 +58,7 @@ async def attempt(router: RunningRouter, request_id: str) -> AttemptRecord:
     assert decided is not None
     (only,) = decided.attempts
     async with asyncio.timeout(WAIT_S):
-        while only.accounts is None:
+        while only.usage is None:
             await asyncio.sleep(0)
     return only
 
@@ -75,12 +75,12 @@ async def test_a_refusal_within_the_stream_is_recorded_as_one_with_the_node_s_ac
         assert b"too long" in (answer := await caller.body()) or b"context_length" in answer
         record = await attempt(router, caller.headers["x-request-id"])
         assert (record.outcome, record.ttft_s) == ("refused", None)
-        assert record.accounts is not None
-        assert (record.accounts.reason, record.accounts.completion_tokens) == (
+        assert record.usage is not None
+        assert (record.usage.reason, record.usage.completion_tokens) == (
             FinishReason.REFUSED,
             0,
         )
-        assert record.accounts.prompt_tokens >= 10
+        assert record.usage.prompt_tokens >= 10
         (row,) = router.core.ledger.pop_rows()
         assert (row.reason, row.seq > 0, row.prompt_tokens) == ("refused", True, None)
         counted = router.core.metrics.text().decode()

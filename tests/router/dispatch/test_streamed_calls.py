@@ -31,7 +31,7 @@ async def through(router: RunningRouter, dialect: str, **fields: Any) -> tuple[i
     return await caller.head(), (await caller.body()).decode()
 
 
-async def accounts(router: RunningRouter, count: int) -> list[UsageRecord]:
+async def usage(router: RunningRouter, count: int) -> list[UsageRecord]:
     """Returns the usage of so many requests, as it is kept, the oldest first."""
 
     async def kept() -> list[UsageRecord]:
@@ -52,7 +52,7 @@ async def test_a_call_passes_as_it_arrives_and_counts_whole_or_cut(
         status, whole = await through(router, dialect, stream=True)
         assert status == 200
         _, cut = await through(router, dialect, stream=True, **limit(dialect))
-        rows = await accounts(router, 2)
+        rows = await usage(router, 2)
     begun = "".join(pieces_of(cut))
     assert len(pieces_of(whole)) > 100
     assert 100 < len(begun) < 300
@@ -71,7 +71,7 @@ async def test_a_call_that_breaks_off_is_no_fault_of_its_node(
     async with running(tmp_path / "a", Script(outputs=(BROKEN,)), **HERMES) as agent:
         await add_real(router, agent, "a")
         status, text = await through(router, dialect, stream=stream)
-        rows = await accounts(router, 1)
+        rows = await usage(router, 1)
         await router.idle()
         # A failure would send the next try to another node, which has not the session's prefix.
         assert router.core.traffic.breakers() == []

@@ -194,7 +194,7 @@ class World:
                 await self.changed.wait()
 
     async def account(self) -> None:
-        """Another node's accounts are written."""
+        """Another node's usage is written."""
         self.count += 1
         core, name = self.router.core, f"good-{self.count}"
         stamp = given(self.router, name, "id-good")

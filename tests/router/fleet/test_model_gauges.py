@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node.protocol.messages import ModelState, ModelStatus
 from router.fleet.fleet import Fleet
-from router.fleet.model_gauges import LoadCounter
+from router.fleet.model_gauges import ModelGauges
 from router.records.metrics import Metrics
 from tests.router.conftest import model_status, node_record, node_status
 
@@ -14,7 +14,7 @@ class World:
         self.fleet = Fleet()
         self.metrics = Metrics(lambda node_id: node_id.removeprefix("id-"))
         self.fleet.add(node_record("http://a"))
-        LoadCounter(self.fleet, self.metrics)
+        ModelGauges(self.fleet, self.metrics)
 
     def hear(self, *models: ModelStatus, instance_id: str = "i1") -> None:
         status = node_status(*models, node_id="id-a", instance_id=instance_id)

@@ -28,8 +28,8 @@ class World:
     ) -> None:
         now_s = self.clock.now_s
         lease = Lease("r", "a", "m", now_s, 1, "i1", predicted_tokens=predicted)
-        accounts = msgspec.structs.replace(FINISHED, prompt_tokens=prompt, cached_tokens=actual)
-        self.predictions.on_verdict(Verdict(lease, now_s + 5, failed, accounts), CHAIN)
+        usage = msgspec.structs.replace(FINISHED, prompt_tokens=prompt, cached_tokens=actual)
+        self.predictions.on_verdict(Verdict(lease, now_s + 5, failed, usage), CHAIN)
 
     def read(self, name: str) -> float:
         return figures(self.metrics).get(f"mlx_fleet_{name}{LABELS}", 0.0)
@@ -76,5 +76,5 @@ def test_a_request_that_failed_shows_nothing_of_the_cache(world: World) -> None:
 def test_without_accounts_or_a_chain_nothing_is_compared(world: World) -> None:
     lease = Lease("r", "a", "m", 0.0, 1, predicted_tokens=300)
     world.predictions.on_verdict(Verdict(lease, 5.0, failed=False), CHAIN)
-    world.predictions.on_verdict(Verdict(lease, 5.0, failed=False, accounts=FINISHED), None)
+    world.predictions.on_verdict(Verdict(lease, 5.0, failed=False, usage=FINISHED), None)
     assert world.read("prompt_tokens_total") == 0

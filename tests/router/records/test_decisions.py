@@ -35,17 +35,17 @@ def test_the_outcome_of_a_decision_is_kept_with_it(decisions: Decisions) -> None
     decisions.granted(ticket(), decision(waited_s=2.0))
     decisions.first_content("r", 3.4)
     decisions.ended("r", "served")
-    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=False, accounts=FINISHED))
+    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=False, usage=FINISHED))
     found = decisions.find("r")
     assert found is not None
     (attempt,) = found.attempts
-    assert (attempt.ttft_s, attempt.outcome, attempt.accounts) == (3.4, "served", FINISHED)
+    assert (attempt.ttft_s, attempt.outcome, attempt.usage) == (3.4, "served", FINISHED)
     assert attempt.expected_ttft_s == pytest.approx(3.21)
 
 
 def test_what_did_not_stream_has_its_first_token_by_the_node_s_word(decisions: Decisions) -> None:
     decisions.granted(ticket(stream=False), decision(waited_s=2.0))
-    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=False, accounts=FINISHED))
+    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=False, usage=FINISHED))
     found = decisions.find("r")
     assert found is not None and found.attempts[0].ttft_s == 2.25
 
@@ -55,12 +55,12 @@ def test_a_retry_keeps_the_first_decision_and_its_outcome(decisions: Decisions) 
     decisions.ended("r", "node_failed")
     decisions.granted(ticket(), decision("b"))
     decisions.first_content("r", 1.0)
-    decisions.on_verdict(Verdict(lease("r", "b", attempt=2), 9.0, failed=False, accounts=FINISHED))
+    decisions.on_verdict(Verdict(lease("r", "b", attempt=2), 9.0, failed=False, usage=FINISHED))
     found = decisions.find("r")
     assert found is not None
     first, second = found.attempts
-    assert (first.decision.node_id, first.outcome, first.accounts) == ("a", "node_failed", None)
-    assert (second.ttft_s, second.outcome, second.accounts) == (1.0, "", FINISHED)
+    assert (first.decision.node_id, first.outcome, first.usage) == ("a", "node_failed", None)
+    assert (second.ttft_s, second.outcome, second.usage) == (1.0, "", FINISHED)
 
 
 def test_a_rejection_stands_beside_the_attempts_before_it(decisions: Decisions) -> None:
@@ -80,12 +80,12 @@ def test_a_request_that_falls_back_to_another_model_keeps_the_earlier_attempts(
     decisions.rejected(first, Reject("r", RejectKind.NO_NODE, "No.", 5))
     decisions.fell_back(second, "m", "node_failed")
     decisions.granted(second, replace(decision(), model="other"))
-    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=True, accounts=FINISHED))
+    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=True, usage=FINISHED))
     found = decisions.find("r")
     assert found is not None
     assert (found.model, found.reject, found.failed) == ("other", None, [("m", "node_failed")])
     assert found.why == "m is the first that can serve it."
-    assert [attempt.accounts for attempt in found.attempts] == [FINISHED, None]
+    assert [attempt.usage for attempt in found.attempts] == [FINISHED, None]
     assert decisions.short("r").startswith(b"after=m (node_failed); node=studio; ")
 
 
@@ -114,7 +114,7 @@ def test_only_the_latest_requests_are_kept() -> None:
 def test_words_on_a_forgotten_request_are_passed_over(decisions: Decisions) -> None:
     decisions.first_content("r", 1.0)
     decisions.ended("r", "served")
-    decisions.on_verdict(Verdict(lease("r"), 1.0, failed=False, accounts=FINISHED))
+    decisions.on_verdict(Verdict(lease("r"), 1.0, failed=False, usage=FINISHED))
     assert decisions.short("r") == b"" and len(decisions) == 0
 
 

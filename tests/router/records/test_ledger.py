@@ -160,7 +160,7 @@ def test_accounts_of_what_was_refused_imply_nothing_of_the_node_and_count_no_tok
     ledger.on_finished("n", "i1", finished)
     if report_first:
         ledger.ended(lease(), 10.0, outcome)
-    assert reports.refused == [Verdict(lease(), 10.0, failed=False, accounts=finished)]
+    assert reports.refused == [Verdict(lease(), 10.0, failed=False, usage=finished)]
     (row,) = ledger.pop_rows()
     assert (row.reason, row.prompt_tokens, row.seq) == ("refused", None, 7)
 
@@ -246,7 +246,7 @@ def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -
     ledger.ended(again, 10.0, "served")
     if not report_first:
         ledger.on_finished("n", "i1", AGAIN)
-    assert reports.verdicts == [Verdict(again, 10.0, failed=False, accounts=AGAIN)]
+    assert reports.verdicts == [Verdict(again, 10.0, failed=False, usage=AGAIN)]
     rows = {row.request_id: row.reason for row in ledger.pop_rows()}
     assert rows == {"r": "cancelled", "r.2": "stop"}
     assert unfinished(ledger) == []
@@ -261,7 +261,7 @@ def test_an_abandoned_answer_reports_what_was_cached_once_it_had_begun() -> None
     unbegun = proven(msgspec.structs.replace(CANCELLED, request_id="s", ttft_s=None))
     ledger.on_finished("n", "i1", unbegun)
     assert reports.verdicts == []
-    assert reports.disconnected == [Verdict(lease("r"), 5.0, failed=False, accounts=CANCELLED)]
+    assert reports.disconnected == [Verdict(lease("r"), 5.0, failed=False, usage=CANCELLED)]
 
 
 def test_a_foreign_server_s_request_is_written_at_its_end() -> None:

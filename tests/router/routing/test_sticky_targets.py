@@ -8,7 +8,7 @@ import pytest
 
 from node.protocol.chain.prefix import Chain, Chainer, read_fields
 from router.routing import sticky_targets
-from router.routing.sticky_targets import TTL_S, LastTargets, Turn
+from router.routing.sticky_targets import TTL_S, StickyTargets, Turn
 from router.types import Target
 from tests.router.conftest import CHAT
 
@@ -30,7 +30,7 @@ def turn(*texts: str, scope: str = SCOPE, **named: str) -> Turn:
 
 
 def test_a_session_that_its_client_names_is_known_by_that_whatever_its_messages() -> None:
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn("hello", session="s"), B, 1.0)
     assert table.find(turn("something else", session="s"), 2.0) == B.key == "b@n"
     assert table.find(turn(session="s"), 2.0) == B.key
@@ -42,7 +42,7 @@ def test_a_session_that_its_client_names_is_known_by_that_whatever_its_messages(
 
 
 def test_a_session_without_a_name_is_known_by_what_it_goes_on_from() -> None:
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello", "hi", "and then?"), 2.0) == B.key
     assert table.find(turn("hallo", "hi", "and then?"), 2.0) == ""
@@ -53,13 +53,13 @@ def test_a_session_without_a_name_is_known_by_what_it_goes_on_from() -> None:
 
 
 def test_equal_first_prompts_are_no_one_session() -> None:
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello"), 2.0) == ""
 
 
 def test_what_goes_on_from_a_stored_response_is_of_its_session() -> None:
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn("hello", stored_as="r1"), B, 1.0)
     assert table.find(turn("more", follows="r1", stored_as="r2"), 2.0) == B.key
     assert table.find(turn("more", follows="r9"), 2.0) == ""
@@ -67,7 +67,7 @@ def test_what_goes_on_from_a_stored_response_is_of_its_session() -> None:
 
 def test_messages_far_back_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sticky_targets, "MOST_ITEMS", 3)
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn("hello"), B, 1.0)
     assert table.find(turn("hello", "a", "b"), 2.0) == B.key
     assert table.find(turn("hello", "a", "b", "c"), 2.0) == ""
@@ -76,7 +76,7 @@ def test_messages_far_back_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> 
 def test_sessions_are_forgotten_when_they_are_quiet_or_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table = LastTargets()
+    table = StickyTargets()
     table.served(turn(session="s"), B, 0.0)
     assert table.find(turn(session="s"), TTL_S - 1) == B.key
     assert table.find(turn(session="s"), TTL_S) == ""

@@ -113,13 +113,11 @@ class Fleet:
         self.first(lease)
         self.done(lease)
         tokens = 100 * len(ticket.chain) if ticket.chain else 0
-        self.judge(lease, accounts=accounts(lease, tokens, cached, prefill_s))
+        self.judge(lease, usage=usage_record(lease, tokens, cached, prefill_s))
         return lease
 
-    def judge(
-        self, lease: Lease, *, failed: bool = False, accounts: Finished | None = None
-    ) -> None:
-        self.scheduler.on_verdict(Verdict(lease, self.now_s, failed, accounts))
+    def judge(self, lease: Lease, *, failed: bool = False, usage: Finished | None = None) -> None:
+        self.scheduler.on_verdict(Verdict(lease, self.now_s, failed, usage))
 
     def chosen(self, ticket: Ticket) -> str:
         return self.scheduler.explain(ticket, self.moment).node_id
@@ -130,7 +128,7 @@ class Fleet:
         return value
 
 
-def accounts(lease: Lease, prompt: int, cached: int = 0, prefill_s: float = 1.0) -> Finished:
+def usage_record(lease: Lease, prompt: int, cached: int = 0, prefill_s: float = 1.0) -> Finished:
     return Finished(
         seq=1,
         request_id=lease.ticket_id,

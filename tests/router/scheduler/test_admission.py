@@ -30,13 +30,13 @@ from tests.router.scheduler.fleet import (
     TOKEN_S,
     Fleet,
     a_ticket,
-    accounts,
     agents,
     cached_model,
     chain,
     granted,
     queued,
     rejected,
+    usage_record,
 )
 
 
@@ -540,7 +540,7 @@ def test_an_idle_node_is_not_ruled_out_by_a_guess_of_its_speed() -> None:
             assert rejected(fleet.submit(a_ticket("x", 4_000, deadline_s=1.0))).wait_s > 10.0
         fleet.first(lease)
         fleet.done(lease)
-        fleet.judge(lease, accounts=accounts(lease, 4_000, prefill_s=0.1))
+        fleet.judge(lease, usage=usage_record(lease, 4_000, prefill_s=0.1))
     granted(fleet.submit(a_ticket("y", 4_000, deadline_s=1.0)))
 
 

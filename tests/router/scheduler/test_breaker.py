@@ -19,7 +19,7 @@ from router.scheduler.cost import FAILURE_PENALTY_S
 from router.states import BreakerState
 from router.types import Failure, Lease
 from tests.router.conftest import model_status, node_status, node_view
-from tests.router.scheduler.fleet import Fleet, a_ticket, accounts, granted, rejected
+from tests.router.scheduler.fleet import Fleet, a_ticket, granted, rejected, usage_record
 
 
 def fail(circuit: Circuit, now_s: float) -> float:
@@ -224,13 +224,13 @@ def test_a_node_half_of_whose_verdicts_are_failures_is_left_for_longer() -> None
     for number in range(6):
         lease = on_a(fleet, f"{number}")
         fleet.done(lease)
-        fleet.judge(lease, failed=bool(number % 2), accounts=accounts(lease, 100))
+        fleet.judge(lease, failed=bool(number % 2), usage=usage_record(lease, 100))
     (row,) = fleet.scheduler.breakers(fleet.now_s)
     assert (row.failures, row.outcomes, row.until_s) == (3, 6, 2.0 * FIRST_OPEN_S)
     fleet.now_s = row.until_s
     lease = on_a(fleet, "trial")
     fleet.done(lease)
-    fleet.judge(lease, accounts=accounts(lease, 100))
+    fleet.judge(lease, usage=usage_record(lease, 100))
     fleet.done(on_a(fleet, "again"), failed=True)
     (row,) = fleet.scheduler.breakers(fleet.now_s)
     assert (row.failures, row.outcomes) == (4, 8)

@@ -9,7 +9,7 @@ from router.scheduler.rates import TOKENS_PER_BYTE
 from router.states import KIND_OPENAI
 from router.types import Hints
 from tests.router.conftest import model_status, node_view
-from tests.router.scheduler.fleet import Fleet, a_ticket, accounts, agents
+from tests.router.scheduler.fleet import Fleet, a_ticket, agents, usage_record
 
 
 def test_what_goes_on_from_a_prompt_that_is_not_known_teaches_nothing_of_prompts() -> None:
@@ -19,7 +19,7 @@ def test_what_goes_on_from_a_prompt_that_is_not_known_teaches_nothing_of_prompts
         lease = fleet.lease(a_ticket(f"{number}", 1_000, is_whole=False, pinned_node_id="a"))
         fleet.first(lease)
         fleet.done(lease)
-        fleet.judge(lease, accounts=accounts(lease, 50_000, cached=49_950, prefill_s=0.2))
+        fleet.judge(lease, usage=usage_record(lease, 50_000, cached=49_950, prefill_s=0.2))
     assert fleet.term(a_ticket("cold", 1_000), "b", "prompt_tokens") == 1_000
     assert fleet.term(a_ticket("cold", 1_000), "b", "prefill_s") == before_s
     fleet.lease(a_ticket("late", 1_000, deadline_s=10.0))
@@ -31,7 +31,7 @@ def test_the_turn_after_it_is_not_measured_by_it() -> None:
     lease = fleet.lease(a_ticket("1", 1_000, hints=hints, is_whole=False))
     fleet.first(lease)
     fleet.done(lease)
-    fleet.judge(lease, accounts=accounts(lease, 50_000, cached=49_950, prefill_s=0.2))
+    fleet.judge(lease, usage=usage_record(lease, 50_000, cached=49_950, prefill_s=0.2))
     assert fleet.term(a_ticket("2", 51_000, hints=hints), "a", "prompt_tokens") == 51_000
 
 
@@ -57,7 +57,7 @@ def test_one_unusual_prompt_changes_the_estimate_of_others_by_its_share_only() -
     lease = fleet.lease(image)
     fleet.first(lease)
     fleet.done(lease)
-    fleet.judge(lease, accounts=accounts(lease, 4_000, cached=3_950))
+    fleet.judge(lease, usage=usage_record(lease, 4_000, cached=3_950))
     mean = (TOKENS_PER_BYTE + 1.5) / 2
     assert fleet.term(a_ticket("2", 1_000), "a", "prompt_tokens") == int(4_000 * mean)
     longer = a_ticket("3", 1_100, of=1, hints=Hints("s"))

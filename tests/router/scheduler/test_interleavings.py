@@ -49,7 +49,7 @@ from router.types import (
 )
 from router.upstream.foreign_nodes import foreign_status
 from tests.router.leases import open_leases
-from tests.router.scheduler.fleet import a_ticket, accounts
+from tests.router.scheduler.fleet import a_ticket, usage_record
 from tests.router.scheduler.played import (
     CHAINS,
     MAX_POSITIONS,
@@ -189,9 +189,9 @@ class World:
         if served and chain is not None:
             self.index.on_served(lease.node_id, chain, lease.prompt_tokens)
         elif reports_usage and not failed and self.chance.random() < 0.8:
-            usage = accounts(lease, 1_000, self.chance.choice((0, 500)))
+            usage = usage_record(lease, 1_000, self.chance.choice((0, 500)))
             bad = self.chance.random() < 0.1
-            self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, accounts=usage))
+            self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, usage=usage))
 
     def on_granted(self, ticket: Ticket, decision: Decision) -> None:
         """Counts only nodes that can serve it by their latest report, and nothing void."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.scheduler.node_state import Books
+from router.scheduler.node_state import NodeBooks
 from router.scheduler.placement import Placement
 from router.scheduler.queue import MOST_LEFT, AdmissionLimits, FairQueue, Waiting
 from router.scheduler.rates import Rates
@@ -48,7 +48,7 @@ def test_a_third_of_the_work_is_for_the_promoted_whichever_model_others_request(
 
 
 def test_deadlines_of_those_that_left_do_not_gather() -> None:
-    placement = Placement(Prefixes(), Rates(), Books(), Sessions())
+    placement = Placement(Prefixes(), Rates(), NodeBooks(), Sessions())
     queue = FairQueue(AdmissionLimits())
     for number in range(1_000):
         ticket = a_ticket(f"{number}", deadline_s=1_000.0 - number)

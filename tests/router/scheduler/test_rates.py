@@ -21,7 +21,7 @@ from router.scheduler.rates import (
 )
 from router.types import Lease
 from tests.router.conftest import model_status, node_status, node_view
-from tests.router.scheduler.fleet import Fleet, a_ticket, accounts, cached_model
+from tests.router.scheduler.fleet import Fleet, a_ticket, cached_model, usage_record
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def learned_of_two_others(chip: str, model: str = "m", new: str = "Apple M4 Max"
         lease = Lease(f"t{node_id}", node_id, "m", granted_s=0.0, attempt=1)
         took_s = slowness * guesses_s[node_id, "m"]
         for _ in range(60):
-            rates.learn(lease, accounts(lease, 1_000, prefill_s=took_s), rows=0)
+            rates.learn(lease, usage_record(lease, 1_000, prefill_s=took_s), rows=0)
     untried = rates.known("new", model)
     assert untried is not None
     return untried.prefill.seconds(0, 1_000) / guesses_s["new", model]
@@ -202,7 +202,7 @@ def test_a_speed_reported_later_counts_until_requests_have_shown_it() -> None:
         rates.of(status, "id-a", replace(model, speed=reported(step_s=0.01))).row_step_s.value
         == 0.01
     )
-    answered = replace(accounts(lease, 0), completion_tokens=101, decode_s=1.0)
+    answered = replace(usage_record(lease, 0), completion_tokens=101, decode_s=1.0)
     rates.learn(lease, answered, 0)
     before_s = rates.of(status, "id-a", model).row_step_s.value
     assert (

@@ -24,12 +24,12 @@ from tests.router.scheduler.fleet import (
     TOKEN_S,
     Fleet,
     a_ticket,
-    accounts,
     agents,
     cached_model,
     chain,
     granted,
     rejected,
+    usage_record,
 )
 
 
@@ -375,7 +375,7 @@ def test_a_verdict_on_a_node_that_is_forgotten_is_nothing() -> None:
     fleet.done(lease)
     fleet.scheduler.on_node_removed("a")
     for failed in (True, False):
-        fleet.judge(lease, failed=failed, accounts=accounts(lease, 100))
+        fleet.judge(lease, failed=failed, usage=usage_record(lease, 100))
     assert fleet.term(ticket("x"), "a", "failure_penalty_s") == 0.0
 
 

@@ -13,7 +13,7 @@ from router.scheduler.rates import NodeRates
 from router.types import Coverage, Hints, Lease, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
 from tests.router.conftest import ticket as any_ticket
-from tests.router.scheduler.fleet import Fleet, accounts, queued
+from tests.router.scheduler.fleet import Fleet, queued, usage_record
 from tests.router.scheduler.page import check_terms
 
 POSITION_TOKENS, POSITION_BYTES = 256, 1024
@@ -63,13 +63,13 @@ class World(Fleet):
 
     def end(self, lease: Lease, prompt: int, cached: int) -> None:
         self.done(lease)
-        self.judge(lease, accounts=self.as_guessed(lease, prompt, cached))
+        self.judge(lease, usage=self.as_guessed(lease, prompt, cached))
 
     def as_guessed(self, lease: Lease, prompt: int, cached: int) -> Finished:
         view = next(each for each in self.views if each.node_id == lease.node_id)
         assert view.status is not None
         rates = NodeRates(view.status, view.status.models[0])
-        usage = accounts(lease, prompt, cached, rates.prefill.seconds(cached, prompt))
+        usage = usage_record(lease, prompt, cached, rates.prefill.seconds(cached, prompt))
         decode_s = rates.row_step_s.value * (OUTPUT_TOKENS - 1)
         return msgspec.structs.replace(usage, completion_tokens=OUTPUT_TOKENS, decode_s=decode_s)
 

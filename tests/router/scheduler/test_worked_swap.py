@@ -8,7 +8,7 @@ import pytest
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus
 from router.types import Hints, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
-from tests.router.scheduler.fleet import Fleet, a_ticket, accounts
+from tests.router.scheduler.fleet import Fleet, a_ticket, usage_record
 from tests.router.scheduler.page import check_terms
 
 GB = 10**9
@@ -59,7 +59,7 @@ class World(Fleet):
         self.now_s = 70.0
         self.first(lease)
         self.done(lease)
-        self.judge(lease, accounts=accounts(lease, 2000, 0, 4.0))
+        self.judge(lease, usage=usage_record(lease, 2000, 0, 4.0))
         self.load("studio", "coder", 90.0)
         writing = self.lease(turn("code", "coder", 2000))
         self.now_s = 92.0

@@ -1,4 +1,4 @@
-"""Counts of tokens in the answers of servers that keep no accounts."""
+"""Counts of tokens in the responses of servers that report no usage records."""
 
 from __future__ import annotations
 
@@ -169,13 +169,13 @@ def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
     response = answer()
     response.pass_on(USAGE["lm studio"])
     response.first_content_s = 2.0
-    accounts = response.usage_record(lease(), ended_s=5.0)
-    assert (accounts.prompt_tokens, accounts.cached_tokens, accounts.completion_tokens) == (
+    usage = response.usage_record(lease(), ended_s=5.0)
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (
         11,
         5,
         7,
     )
-    assert (accounts.ttft_s, accounts.prefill_s, accounts.decode_s) == (2.0, 2.0, 3.0)
+    assert (usage.ttft_s, usage.prefill_s, usage.decode_s) == (2.0, 2.0, 3.0)
 
 
 OPENING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'

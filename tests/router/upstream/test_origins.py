@@ -1,4 +1,4 @@
-"""Which accounts a router takes for those of its own requests."""
+"""Which usage records a router accepts as those of its own requests."""
 
 from __future__ import annotations
 
@@ -95,5 +95,5 @@ async def test_accounts_that_arrive_after_a_restart_of_the_router_are_written(
     async with registry.read() as session:
         rows = await usage_rows(session)
     await registry.close()
-    # At the router's end there were no accounts yet: a row without counts, which gives way.
+    # At the router's end there was no usage yet: a row without counts, which gives way.
     assert [(row.request_id, row.prompt_tokens) for row in rows] == [(reported.request_id, 20)]

@@ -1,5 +1,5 @@
 """Any order of events, against a dictionary of what was stored: what the cache returns is
-exactly what belongs to the prompt, and its accounts are right."""
+exactly what belongs to the prompt, and its figures are right."""
 
 from typing import Any
 

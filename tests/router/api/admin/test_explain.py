@@ -50,7 +50,7 @@ async def served(router: RunningRouter) -> str:
 
 
 async def account(router: RunningRouter, node: ScriptedNode, request_id: str) -> None:
-    """The node reports its accounts of the request that it has served."""
+    """The node reports the usage of the request that it has served."""
     request = next(each for each in node.requests if each.target == CHAT)
     finished = msgspec.structs.replace(
         FINISHED,
@@ -62,7 +62,7 @@ async def account(router: RunningRouter, node: ScriptedNode, request_id: str) ->
     decided = router.core.decisions.find(request_id)
     assert decided is not None
     async with asyncio.timeout(WAIT_S):
-        while decided.attempts[-1].accounts is None:
+        while decided.attempts[-1].usage is None:
             await asyncio.sleep(0)
 
 
