@@ -51,7 +51,7 @@ _READERS = 4
 
 
 class ReadSession:
-    """One consistent view of the registry; made by `Registry.read`, passed to the nouns."""
+    """One consistent view of the registry; made by `Registry.read`, passed to what queries it."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection

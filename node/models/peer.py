@@ -58,7 +58,7 @@ class PeerSource:
         ]
 
     def fetch(self, file: ExpectedFile, out: PartialFile) -> None:
-        """The same as `Source.fetch`. Raises `PeerFailed`."""
+        """The same as `FileSource.fetch`. Raises `PeerFailed`."""
         # One buffer is hashed while the other is filled.
         filled, hashed = (memoryview(bytearray(PIECE_BYTES)) for _ in range(2))
         with self._response(file, out.tell()) as response:

@@ -28,14 +28,14 @@ REPORT_S = 0.2
 
 
 class PullOrder(msgspec.Struct, frozen=True):
-    """The line that the worker reads."""
+    """The line that the pull process reads."""
 
     store_folder: str
     command: PullCommand
 
 
 class PullReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line that the worker writes."""
+    """A line that the pull process writes."""
 
     done_bytes: int = 0
     total_bytes: int = 0

@@ -7,8 +7,8 @@ from node.protocol.chain.prefix import Chain
 
 
 class LateChain:
-    """Computes a chain on the first call of `made`. `chain` is None before, and for a body that has
-    none."""
+    """Computes a chain on the first call of `compute`. `chain` is None before, and for a body that
+    has none."""
 
     def __init__(self, make: Callable[[], Chain | None], *, is_long: bool = False) -> None:
         """`is_long`: the chain is computed in a thread, so that it stalls no stream."""
