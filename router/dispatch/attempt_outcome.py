@@ -6,7 +6,7 @@ from node.protocol.overflow import ANTHROPIC_WORDS
 from node.protocol.paths import ApiDialect
 from router.client import sse
 from router.client.error_dialects import error_body
-from router.dispatch.dispatcher import Cut, NotSent
+from router.dispatch.dispatcher import EndedByAdmin, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
@@ -46,7 +46,9 @@ _SENT_BY_NODE = (ErrorResponse, NodeRefused, WrongNodeToken)
 def failure_kind(failure: RouterError | ErrorResponse) -> Failure:
     if isinstance(failure, NotSent):
         return Failure.UNSENT
-    if isinstance(failure, Cut) or (isinstance(failure, ErrorResponse) and failure.is_busy):
+    if isinstance(failure, EndedByAdmin) or (
+        isinstance(failure, ErrorResponse) and failure.is_busy
+    ):
         return Failure.BUSY
     return Failure.ERROR_RESPONSE if isinstance(failure, _SENT_BY_NODE) else Failure.BROKEN
 

@@ -68,7 +68,7 @@ class NotSent(NodeFailed):
     """The node that was to respond is not there any more."""
 
 
-class Cut(NodeFailed):
+class EndedByAdmin(NodeFailed):
     """An admin has ended the request on its node, which has not failed."""
 
 
@@ -163,7 +163,7 @@ class Dispatcher:
             raise NotSent(_REMOVED)
         if foreign is not None and foreign.body is not ticket.body:
             ticket = replace(ticket, body=foreign.body)
-        return client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
+        return client.open(ticket, lease, self._ledger.origins.marks(ticket, lease))
 
     def disable_token_count(self, lease: Lease) -> None:
         """Notes that the lease's node refuses the field which requests a token count."""
@@ -196,7 +196,7 @@ class Dispatcher:
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """Returns the error for a broken connection to the lease's node."""
         if isinstance(error, CutOff):
-            return Cut(f"The node {self.node_name(lease)} is being drained.")
+            return EndedByAdmin(f"The node {self.node_name(lease)} is being drained.")
         if isinstance(error, NotConnected):
             name = self.node_name(lease)
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")

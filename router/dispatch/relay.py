@@ -4,7 +4,7 @@ from router.client import response_headers, sse
 from router.client.response_headers import NodeHead
 from router.dispatch.attempt import Attempt
 from router.dispatch.attempt_outcome import ErrorResponse, failure_kind
-from router.dispatch.dispatcher import Cut, Dispatcher
+from router.dispatch.dispatcher import Dispatcher, EndedByAdmin
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
 from router.records.outcomes import (
@@ -122,4 +122,4 @@ def _outcome_of(failure: RouterError) -> str:
         return OUTCOME_LATE
     if isinstance(failure, ContextTooLong):
         return OUTCOME_REFUSED
-    return OUTCOME_DRAINED if isinstance(failure, Cut) else OUTCOME_NODE_FAILED
+    return OUTCOME_DRAINED if isinstance(failure, EndedByAdmin) else OUTCOME_NODE_FAILED

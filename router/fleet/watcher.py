@@ -33,7 +33,7 @@ from router.settings import LOST_GRACE_S
 from router.states import KIND_OPENAI
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.node_client import NodeClient
-from router.upstream.pace import Pace
+from router.upstream.pace import RateLimiter
 
 log = logging.getLogger("mlx_fleet.nodes")
 
@@ -64,7 +64,7 @@ class _Watched:
     first_contact: asyncio.Event = field(default_factory=asyncio.Event)
     listed: list[str] = field(default_factory=list)
     """The models that a third-party server lists."""
-    pace: Pace = field(default_factory=Pace)
+    pace: RateLimiter = field(default_factory=RateLimiter)
     instance_id: str = ""
     last_seq: int = 0
     breaking: asyncio.TimerHandle | None = None

@@ -57,7 +57,7 @@ class TicketEstimate(msgspec.Struct, frozen=True):
     attempt: int = 1
 
 
-class Home(NamedTuple):
+class HomeCost(NamedTuple):
     """Cached tokens and cost on the node where the ticket's session is warm."""
 
     cached_tokens: int
@@ -105,7 +105,7 @@ class CostModel:
         at_home = self._home_terms(estimate, fleet, now_s)
         if at_home is None:
             return tuple(self.terms(estimate, each, now_s, None) for each in fleet)
-        home = Home(at_home.cached_tokens, at_home.total_s)
+        home = HomeCost(at_home.cached_tokens, at_home.total_s)
         return tuple(
             at_home if each.node_id == at_home.node_id else self.terms(estimate, each, now_s, home)
             for each in fleet
@@ -123,7 +123,7 @@ class CostModel:
         return terms if terms is not None and terms.cached_tokens else None
 
     def terms(
-        self, estimate: TicketEstimate, view: NodeView, now_s: float, home: Home | None
+        self, estimate: TicketEstimate, view: NodeView, now_s: float, home: HomeCost | None
     ) -> NodeTerms:
         """The terms of one node; `home` is None for the node where the session is warm."""
         model = model_of(view, estimate.ticket.model)
@@ -241,7 +241,7 @@ class CostModel:
 def _loss_s(
     warm: WarmSessions,
     tokens: float,
-    besides: str,
+    excluding: str,
     now_s: float,
     rates: NodeRates,
     model: ModelStatus,
@@ -249,8 +249,8 @@ def _loss_s(
     """Seconds that sessions need to restore or recompute the evicted tokens when they return."""
     if model.cache is not None and model.cache.disk_bytes:
         token_s = rates.restore_s(1.0, model)
-        return warm.loss_s(tokens, besides, now_s, lambda begin, end: (end - begin) * token_s)
-    return warm.loss_s(tokens, besides, now_s, rates.prefill.seconds)
+        return warm.loss_s(tokens, excluding, now_s, lambda begin, end: (end - begin) * token_s)
+    return warm.loss_s(tokens, excluding, now_s, rates.prefill.seconds)
 
 
 def _queue_s(

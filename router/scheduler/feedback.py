@@ -72,7 +72,7 @@ class Feedback:
     def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
         """Learns the decode speed without knowing the response's length. Assuming the mean length
         for all of them gives the right duration of responses in all, and only that matters."""
-        tokens = self._rates.habits(opened.lease.model).output_tokens.value
+        tokens = self._rates.averages(opened.lease.model).output_tokens.value
         if opened.ticket.stream and opened.first_content_s is not None:
             rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
             return
@@ -95,7 +95,7 @@ class Feedback:
             first_s = opened.first_content_s - lease.granted_s
             rates.load_s.learn(max(0.0, first_s - usage.prefill_s))
         prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
-        self._rates.habits(lease.model).learn(prompt_bytes, usage)
+        self._rates.averages(lease.model).learn(prompt_bytes, usage)
 
     def _bind(
         self, opened: OpenLease, now_s: float, prompt_tokens: int, output_tokens: int

@@ -12,7 +12,7 @@ from node.protocol.paths import PATH_COUNT_TOKENS
 from node.protocol.swap_rule import NO_DISPLACEMENT
 from router.scheduler.cost import (
     CostModel,
-    Home,
+    HomeCost,
     TicketEstimate,
     choose,
     model_of,
@@ -26,7 +26,7 @@ from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
 
-PIPELINE_S = 0.25
+MAX_AHEAD_S = 0.25
 """A node gets more prefill while it has no more than this ahead of it, so that it does not run dry
 before its next report."""
 PRICE_S, PRICE_TICKETS = 1.0, 16
@@ -49,7 +49,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Price:
+class CachedCost:
     """A node's cost for a waiting ticket, cached while it is valid."""
 
     node_id: str
@@ -106,8 +106,8 @@ class Placement:
         self._pricing = CostModel(prefixes, rates, books)
 
     def estimate(self, ticket: Ticket, now_s: float) -> TicketEstimate:
-        habits = self._rates.habits(ticket.model)
-        token_share = habits.tokens_per_byte.value
+        averages = self._rates.averages(ticket.model)
+        token_share = averages.tokens_per_byte.value
         prompt_bytes = 0
         if ticket.path != PATH_COUNT_TOKENS:
             prompt_bytes = ticket.chain.sizes[-1] if ticket.chain else len(ticket.body)
@@ -131,7 +131,7 @@ class Placement:
             prompt_bytes=prompt_bytes,
             prompt_tokens=prompt_tokens,
             tokens_per_byte=token_share,
-            output_tokens=habits.output_tokens.value,
+            output_tokens=averages.output_tokens.value,
             pace=pace,
         )
 
@@ -172,7 +172,7 @@ class Placement:
         """Seconds that prices stay valid while so many tickets wait."""
         return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
 
-    def prices(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[Price]:
+    def prices(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[CachedCost]:
         """Prices from terms without planned work."""
         return list(map(self._price, terms, repeat(model), moment.fleet, repeat(moment.now_s)))
 
@@ -182,7 +182,7 @@ class Placement:
     def best_price(
         self,
         estimate: TicketEstimate,
-        prices: list[Price],
+        prices: list[CachedCost],
         moment: Moment,
         queues_s: Sequence[float],
         price_ttl_s: float,
@@ -209,7 +209,7 @@ class Placement:
         # many more of theirs there would never be a free row.
         if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
             return False
-        return status.cache is None or book.ahead_s(model, now_s) <= PIPELINE_S
+        return status.cache is None or book.ahead_s(model, now_s) <= MAX_AHEAD_S
 
     def has_room(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if no other model must be unloaded from the node first."""
@@ -221,12 +221,12 @@ class Placement:
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node will be small enough; infinite if only a report from
         the node can show it."""
-        return self._books.of(view.node_id).falls_below_s(PIPELINE_S, now_s)
+        return self._books.of(view.node_id).falls_below_s(MAX_AHEAD_S, now_s)
 
     def _renew(
         self,
         estimate: TicketEstimate,
-        prices: list[Price],
+        prices: list[CachedCost],
         moment: Moment,
         queues_s: Sequence[float],
         price_ttl_s: float,
@@ -243,7 +243,7 @@ class Placement:
             if price.node_id != view.node_id
             or price.reachable is not view.reachable
             or not 0.0 <= now_s - price.made_s < price_ttl_s
-            or (queue_s <= PIPELINE_S and price.version != self._books.of(view.node_id).version)
+            or (queue_s <= MAX_AHEAD_S and price.version != self._books.of(view.node_id).version)
         ]
         if not stale:
             return
@@ -257,14 +257,14 @@ class Placement:
                 prices[at_home] = self._price(terms, model, fleet[at_home], now_s)
             if at_home >= 0 and prices[at_home].cached_tokens:
                 price, book = prices[at_home], self._books.of(home_id)
-                home = Home(price.cached_tokens, price.base_s + book.ahead_s(model, now_s))
+                home = HomeCost(price.cached_tokens, price.base_s + book.ahead_s(model, now_s))
         for index in stale:
             terms = self._pricing.terms(estimate, fleet[index], now_s, home)
             prices[index] = self._price(terms, model, fleet[index], now_s)
 
-    def _price(self, terms: NodeTerms, model: str, view: NodeView, now_s: float) -> Price:
+    def _price(self, terms: NodeTerms, model: str, view: NodeView, now_s: float) -> CachedCost:
         book = self._books.of(view.node_id)
-        return Price(
+        return CachedCost(
             node_id=view.node_id,
             reachable=view.reachable,
             version=book.version,

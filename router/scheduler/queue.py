@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
 from router.scheduler.cost import TicketEstimate
-from router.scheduler.placement import Price
+from router.scheduler.placement import CachedCost
 from router.scheduler.residency import OldestTicket
 from router.types import Priority
 
@@ -61,7 +61,7 @@ class Waiting:
     round: int = 0
     """The round in which a free node was last offered to it; 0 before the first. Only `QueueScan`
     changes it."""
-    prices: list[Price] = field(default_factory=list)
+    prices: list[CachedCost] = field(default_factory=list)
     """Prices on the fleet's nodes, in its order; empty before they are computed."""
 
     def __lt__(self, other: "Waiting") -> bool:

@@ -234,7 +234,7 @@ def tokens_per_byte(tokens: float, size_bytes: int) -> float:
 
 
 @dataclass(slots=True)
-class ModelHabits:
+class ModelAverages:
     """Learned properties of one model's prompts and responses, the same on every node."""
 
     tokens_per_byte: Mean
@@ -242,7 +242,7 @@ class ModelHabits:
     output_tokens: Mean
 
     @classmethod
-    def unknown(cls) -> "ModelHabits":
+    def unknown(cls) -> "ModelAverages":
         return cls(Mean(TOKENS_PER_BYTE), Mean(OUTPUT_TOKENS))
 
     def learn(self, prompt_bytes: int, usage: Finished) -> None:
@@ -254,11 +254,11 @@ class ModelHabits:
 
 
 class Rates:
-    """Owner of all learned speeds and habits."""
+    """Owner of all learned speeds and averages."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, NodeRates]] = {}
-        self._models: dict[str, ModelHabits] = {}
+        self._models: dict[str, ModelAverages] = {}
 
     def of(self, status: NodeStatus, node_id: str, model: ModelStatus) -> NodeRates:
         models = self._nodes.setdefault(node_id, {})
@@ -288,11 +288,11 @@ class Rates:
     def known(self, node_id: str, model: str) -> NodeRates | None:
         return self._nodes.get(node_id, {}).get(model)
 
-    def habits(self, model: str) -> ModelHabits:
-        habits = self._models.get(model)
-        if habits is None:
-            habits = self._models[model] = ModelHabits.unknown()
-        return habits
+    def averages(self, model: str) -> ModelAverages:
+        averages = self._models.get(model)
+        if averages is None:
+            averages = self._models[model] = ModelAverages.unknown()
+        return averages
 
     def forget_node(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)

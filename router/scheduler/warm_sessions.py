@@ -8,11 +8,11 @@ from math import exp
 
 import msgspec
 
-MEMORY_S = 30.0
+RETURN_DECAY_S = 30.0
 """Seconds after which a quiet session returns with a probability of 1/e."""
-FORGOTTEN_S = 20 * MEMORY_S
+FORGOTTEN_S = 20 * RETURN_DECAY_S
 """Seconds after which a quiet session is dropped."""
-REBASE_S = 20 * MEMORY_S
+REBASE_S = 20 * RETURN_DECAY_S
 """Seconds after which weights are scaled anew."""
 MIN_IDLE_SHARE = 0.2
 """Least idle share of a node's time that the estimate of a wait assumes, which limits it under
@@ -184,11 +184,11 @@ class WarmSessions:
             self._base_s = now_s
         elif now_s - self._base_s > REBASE_S:
             self._rebase(now_s)
-        return exp((now_s - self._base_s) / MEMORY_S)
+        return exp((now_s - self._base_s) / RETURN_DECAY_S)
 
     def _faded(self, now_s: float) -> float:
         """The factor by which a weight is a probability now."""
-        return exp((self._base_s - now_s) / MEMORY_S)
+        return exp((self._base_s - now_s) / RETURN_DECAY_S)
 
     def _rebase(self, now_s: float) -> None:
         """Makes `now_s` the base, before the weights grow too large."""
@@ -202,4 +202,4 @@ class WarmSessions:
 
 def _comes_back(idle_s: float) -> float:
     """The probability that a session returns after being idle for so long."""
-    return exp(-idle_s / MEMORY_S) if idle_s > 0.0 else 1.0
+    return exp(-idle_s / RETURN_DECAY_S) if idle_s > 0.0 else 1.0

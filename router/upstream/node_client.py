@@ -24,7 +24,7 @@ from router.upstream.credentials import NodeCredential
 from router.upstream.http_client import Upstream
 from router.upstream.http_failures import CutOff, UpstreamBroken
 from router.upstream.http_response import Response
-from router.upstream.origins import Stamp
+from router.upstream.origins import RequestMarks
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """Longest response that is read whole; a stored response includes its input."""
@@ -91,7 +91,7 @@ class NodeClient:
 
     # --- inference ---
 
-    def open(self, ticket: Ticket, lease: Lease, stamp: Stamp) -> Awaitable[Response]:
+    def open(self, ticket: Ticket, lease: Lease, marks: RequestMarks) -> Awaitable[Response]:
         """Sends an inference request; returns once the response's head has arrived.
 
         Of the caller's headers only its trace context is sent, so that its key never leaves the
@@ -108,7 +108,7 @@ class NodeClient:
             # A third-party server's model name may contain anything, even line breaks.
             requested = ticket.requested_model if ticket.requested_model.isprintable() else ""
             own = (
-                f"{HEADER_ORIGIN}: {stamp.origin}\r\n{HEADER_PROOF}: {stamp.proof}\r\n"
+                f"{HEADER_ORIGIN}: {marks.origin}\r\n{HEADER_PROOF}: {marks.proof}\r\n"
                 f"{HEADER_REQUESTED_MODEL}: {requested}\r\n"
             )
             if ticket.caller.salt:

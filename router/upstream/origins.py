@@ -10,7 +10,7 @@ from router.types import Caller, Lease, Ticket
 PROOF_BYTES = 16
 
 
-class Stamp(NamedTuple):
+class RequestMarks(NamedTuple):
     """Both are opaque to the agent, which repeats them in its usage record of the request."""
 
     origin: str
@@ -33,10 +33,10 @@ class Origins:
         """Returns the origin of the caller's requests."""
         return self._prefix + caller.key_id
 
-    def stamp(self, ticket: Ticket, lease: Lease) -> Stamp:
+    def marks(self, ticket: Ticket, lease: Lease) -> RequestMarks:
         """Returns the marks that the lease's node gets with the request."""
         named = (lease.node_id, lease.node_request_id, ticket.caller.key_id, ticket.model)
-        return Stamp(self.of(ticket.caller), self._proof(*named))
+        return RequestMarks(self.of(ticket.caller), self._proof(*named))
 
     def is_own(self, origin: str) -> bool:
         """Returns True if the origin is one of this router's callers."""

@@ -16,7 +16,7 @@ TURN = 64
 yield."""
 
 
-class Pace:
+class RateLimiter:
     """The rate limit of one node's event stream. While it waits, the stream is not read, so that
     the node's buffers fill and its agent keeps the usage records."""
 

@@ -124,10 +124,10 @@ ORIGINS = Origins("router-1", b"secret")
 
 def proven(finished: Finished, node_id: str = "n", origins: Origins = ORIGINS) -> Finished:
     """The usage of a request that the node was given by the router of `origins`."""
-    stamp = origins.stamp(
+    marks = origins.marks(
         ticket(finished.request_id, finished.model), lease(finished.request_id, node_id)
     )
-    return msgspec.structs.replace(finished, origin=stamp.origin, proof=stamp.proof)
+    return msgspec.structs.replace(finished, origin=marks.origin, proof=marks.proof)
 
 
 def alias(

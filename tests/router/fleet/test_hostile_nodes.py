@@ -35,7 +35,7 @@ from node.protocol.messages import (
 from node.protocol.prefixes import pack_entries, pack_hashes
 from router.fleet import watcher as watcher_module
 from router.jobs import Jobs
-from router.upstream.origins import Stamp
+from router.upstream.origins import RequestMarks
 from tests.registry.rows import usage_rows
 from tests.router.conftest import (
     WAIT_S,
@@ -197,13 +197,13 @@ class World:
         """Another node's usage is written."""
         self.count += 1
         core, name = self.router.core, f"good-{self.count}"
-        stamp = given(self.router, name, "id-good")
+        marks = given(self.router, name, "id-good")
         finished = msgspec.structs.replace(
             FINISHED,
             seq=self.count,
             request_id=name,
-            origin=stamp.origin,
-            proof=stamp.proof,
+            origin=marks.origin,
+            proof=marks.proof,
             finished_unix_s=2e9,
         )
         core.ledger.on_finished("id-good", "i1", finished)
@@ -229,10 +229,10 @@ class World:
         json.loads(await self.get("/v1/models", self.router.key))
 
 
-def given(router: RunningRouter, request_id: str, node_id: str) -> Stamp:
-    """Returns the stamp that the node was sent with a request of that id."""
+def given(router: RunningRouter, request_id: str, node_id: str) -> RequestMarks:
+    """Returns the marks that the node was sent with a request of that id."""
     request = ticket(request_id, caller=router.caller())
-    return router.core.ledger.origins.stamp(request, lease(request_id, node_id))
+    return router.core.ledger.origins.marks(request, lease(request_id, node_id))
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
-from router.scheduler.placement import PIPELINE_S
+from router.scheduler.placement import MAX_AHEAD_S
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.residency import displacement
 from router.scheduler.scheduler import MAX_ATTEMPTS, Scheduler
@@ -436,7 +436,7 @@ class World:
             model = self.tickets[name].model
             if best is not None and not self.waits_for_room(best.node_id, model):
                 is_full = self.placing.traffic.in_flight(best.node_id) >= ROWS
-                assert is_full or best.queue_s > PIPELINE_S
+                assert is_full or best.queue_s > MAX_AHEAD_S
             able = [each.node_id for each in terms if not each.excluded]
             assert any(
                 self.placing.traffic.in_flight(each) or self.waits_for_room(each, model)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.scheduler.warm_sessions import FORGOTTEN_S, MEMORY_S, Demand, WarmSessions
+from router.scheduler.warm_sessions import FORGOTTEN_S, RETURN_DECAY_S, Demand, WarmSessions
 
 
 def price(begin: float, end: float) -> float:
@@ -18,10 +18,10 @@ def price(begin: float, end: float) -> float:
 def test_the_least_recently_used_is_lost_first_and_from_its_end() -> None:
     warm = WarmSessions()
     warm.touch("old", 1000.0, Demand(), 0.0)
-    warm.touch("new", 1000.0, Demand(), MEMORY_S)
-    assert warm.loss_s(500.0, "", MEMORY_S, price) == pytest.approx(0.5 * exp(-1.0))
-    assert warm.loss_s(1500.0, "", MEMORY_S, price) == pytest.approx(exp(-1.0) + 0.5)
-    assert warm.loss_s(9000.0, "", MEMORY_S, price) == pytest.approx(exp(-1.0) + 1.0)
+    warm.touch("new", 1000.0, Demand(), RETURN_DECAY_S)
+    assert warm.loss_s(500.0, "", RETURN_DECAY_S, price) == pytest.approx(0.5 * exp(-1.0))
+    assert warm.loss_s(1500.0, "", RETURN_DECAY_S, price) == pytest.approx(exp(-1.0) + 0.5)
+    assert warm.loss_s(9000.0, "", RETURN_DECAY_S, price) == pytest.approx(exp(-1.0) + 1.0)
 
 
 def test_a_session_does_not_push_itself_out() -> None:
@@ -61,12 +61,12 @@ def test_a_session_with_a_waiting_turn_certainly_returns() -> None:
     warm = WarmSessions()
     warm.touch("a", 1000.0, Demand(0.1, 0.4, 1.6), 0.0)
     warm.touch("b", 10.0, Demand(), 0.0)
-    warm.expect("a", 2 * MEMORY_S)
-    assert warm.live_tokens(2 * MEMORY_S) == pytest.approx(1000.0 + 10.0 * exp(-2.0))
-    assert warm.loss_s(1000.0, "", 2 * MEMORY_S, price) == pytest.approx(1.0)
-    warm.expect("unknown", 2 * MEMORY_S)
+    warm.expect("a", 2 * RETURN_DECAY_S)
+    assert warm.live_tokens(2 * RETURN_DECAY_S) == pytest.approx(1000.0 + 10.0 * exp(-2.0))
+    assert warm.loss_s(1000.0, "", 2 * RETURN_DECAY_S, price) == pytest.approx(1.0)
+    warm.expect("unknown", 2 * RETURN_DECAY_S)
     warm.forget("a")
-    assert warm.live_tokens(2 * MEMORY_S) == pytest.approx(10.0 * exp(-2.0))
+    assert warm.live_tokens(2 * RETURN_DECAY_S) == pytest.approx(10.0 * exp(-2.0))
 
 
 def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() -> None:
@@ -77,7 +77,7 @@ def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() 
     # A node that has turned out to be twice as fast: 2 s every 10 s.
     assert warm.waits_s(0.0, "", 0.0, 0.5)[0] == pytest.approx(0.2 / 0.8)
     assert warm.waits_s(0.0, "a", 0.0, 1.0)[0] == pytest.approx(0.0)
-    assert warm.waits_s(0.0, "", MEMORY_S, 1.0)[0] < warm.waits_s(0.0, "", 0.0, 1.0)[0]
+    assert warm.waits_s(0.0, "", RETURN_DECAY_S, 1.0)[0] < warm.waits_s(0.0, "", 0.0, 1.0)[0]
 
 
 def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_arrives() -> None:
@@ -115,7 +115,7 @@ def test_the_kept_sums_are_those_of_the_sessions(steps: list[tuple[int, int, flo
         else:
             warm.forget(f"{name}")
             truth.pop(f"{name}", None)
-    live = sum(tokens * exp((used_s - now_s) / MEMORY_S) for tokens, used_s in truth.values())
+    live = sum(tokens * exp((used_s - now_s) / RETURN_DECAY_S) for tokens, used_s in truth.values())
     assert warm.live_tokens(now_s) == pytest.approx(live, rel=1e-6, abs=1e-3)
 
 
@@ -125,11 +125,11 @@ def test_the_sums_outlast_any_uptime() -> None:
     warm.touch("b", 10.0, Demand(0.1, 2.0, 4.0), 0.0)
     warm.expect("b", month_s)
     assert warm.live_tokens(month_s) == pytest.approx(10.0)
-    warm.touch("c", 1.0, Demand(0.2, 2.0, 4.0), month_s + MEMORY_S)
+    warm.touch("c", 1.0, Demand(0.2, 2.0, 4.0), month_s + RETURN_DECAY_S)
     assert len(warm) == 2
-    assert warm.live_tokens(month_s + MEMORY_S) == pytest.approx(10.0 * exp(-1.0) + 1.0)
+    assert warm.live_tokens(month_s + RETURN_DECAY_S) == pytest.approx(10.0 * exp(-1.0) + 1.0)
     only_c = WarmSessions()
     only_c.touch("c", 1.0, Demand(0.2, 2.0, 4.0), 0.0)
-    assert warm.waits_s(1.0, "b", month_s + MEMORY_S, 0.1) == pytest.approx(
+    assert warm.waits_s(1.0, "b", month_s + RETURN_DECAY_S, 0.1) == pytest.approx(
         only_c.waits_s(1.0, "", 0.0, 0.1)
     )

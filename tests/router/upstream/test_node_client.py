@@ -15,7 +15,7 @@ from router.errors import (
 )
 from router.upstream.credentials import NodeCredential
 from router.upstream.node_client import NodeClient
-from router.upstream.origins import Stamp
+from router.upstream.origins import RequestMarks
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -27,7 +27,7 @@ from tests.router.conftest import (
 )
 from tests.router.upstream.conftest import answers, client_of
 
-STAMP = Stamp("router-1/key-1", "p" * 32)
+MARKS = RequestMarks("router-1/key-1", "p" * 32)
 
 
 async def test_an_inference_request_carries_the_router_s_headers_only(
@@ -36,7 +36,7 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
     sent = ticket("req-1", body=b'{"model":"m"}', requested_model="fast")
-    response = await client.open(sent, lease(sent.request_id), STAMP)
+    response = await client.open(sent, lease(sent.request_id), MARKS)
     assert await response.read_all() == b"{}"
     (request,) = node.requests
     assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
@@ -52,7 +52,7 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
         "x-fleet-requested-model",
     }
     assert request.header("x-request-id") == "req-1"
-    assert (request.header("x-fleet-origin"), request.header("x-fleet-proof")) == STAMP
+    assert (request.header("x-fleet-origin"), request.header("x-fleet-proof")) == MARKS
     assert request.header("x-fleet-requested-model") == "fast"
     assert request.header("accept-encoding") == "identity"
     assert request.header("content-length") == "13"
@@ -88,7 +88,7 @@ async def test_a_foreign_server_does_not_learn_the_owner_of_a_request(
     clients.append(client)
     mark = owner_mark("key-1")
     sent = ticket(f"{mark}-0a1b2c3d-000001", requested_model="fast")
-    await (await client.open(sent, lease(sent.request_id), STAMP)).read_all()
+    await (await client.open(sent, lease(sent.request_id), MARKS)).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
     headers = str(request.headers)
@@ -101,7 +101,7 @@ async def test_a_model_name_cannot_add_a_header(
 ) -> None:
     node = await start_node(answers(b"{}"))
     sent = ticket(requested_model="m\r\nx-evil: 1")
-    await (await client_of(node, clients).open(sent, lease(), STAMP)).read_all()
+    await (await client_of(node, clients).open(sent, lease(), MARKS)).read_all()
     (request,) = node.requests
     assert request.header("x-evil") is None
     assert request.header("x-fleet-requested-model") == ""
@@ -111,7 +111,7 @@ async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[N
     async def script(request: Request) -> None:
         await request.answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/steal")
 
-    response = await client_of(await start_node(script), clients).open(ticket(), lease(), STAMP)
+    response = await client_of(await start_node(script), clients).open(ticket(), lease(), MARKS)
     assert response.status == 307
     assert await response.read_all() == b""
 

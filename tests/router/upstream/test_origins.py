@@ -59,9 +59,9 @@ def test_a_proof_is_good_for_one_node() -> None:
 
 
 def test_names_do_not_run_into_each_other() -> None:
-    one = ORIGINS.stamp(ticket("a", "bc"), lease("a", "n"))
-    two = ORIGINS.stamp(ticket("ab", "c"), lease("ab", "n"))
-    three = ORIGINS.stamp(ticket("a", "bc"), lease("a", "nk"))
+    one = ORIGINS.marks(ticket("a", "bc"), lease("a", "n"))
+    two = ORIGINS.marks(ticket("ab", "c"), lease("ab", "n"))
+    three = ORIGINS.marks(ticket("a", "bc"), lease("a", "nk"))
     assert len({one.proof, two.proof, three.proof}) == 3
 
 

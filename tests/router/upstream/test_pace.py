@@ -1,25 +1,25 @@
 from __future__ import annotations
 
 from node.protocol.messages import StatusEvent
-from router.upstream.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, Pace
+from router.upstream.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, RateLimiter
 from tests.fakes import FakeClock
 from tests.router.conftest import node_status
 from tests.router.records.test_ledger import FINISHED
 
 
-def rests(pace: Pace, count: int) -> list[float]:
+def rests(pace: RateLimiter, count: int) -> list[float]:
     return [each for _ in range(count) if (each := pace.on_event(FINISHED)) is not None]
 
 
 def test_all_accounts_that_an_agent_keeps_are_read_without_a_pause() -> None:
-    found = rests(Pace(FakeClock()), 10_000)
+    found = rests(RateLimiter(FakeClock()), 10_000)
     assert set(found) == {0.0}
     assert len(found) == 10_000 // TURN, "others have a turn now and then"
 
 
 def test_a_node_that_never_ends_is_read_at_its_pace() -> None:
     clock = FakeClock()
-    pace = Pace(clock)
+    pace = RateLimiter(clock)
     received = 0
     while clock.now_s < 1010.0:
         received += 1
@@ -29,7 +29,7 @@ def test_a_node_that_never_ends_is_read_at_its_pace() -> None:
 
 def test_a_status_costs_more() -> None:
     clock = FakeClock()
-    pace = Pace(clock)
+    pace = RateLimiter(clock)
     status = StatusEvent(node_status())
     received = 0
     while not pace.on_event(status):
@@ -39,7 +39,7 @@ def test_a_status_costs_more() -> None:
 
 def test_a_silent_node_may_send_a_burst_again() -> None:
     clock = FakeClock()
-    pace = Pace(clock)
+    pace = RateLimiter(clock)
     assert any(rests(pace, 60_000))
     clock.advance(60.0)
     pace.on_event(FINISHED)
