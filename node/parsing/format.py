@@ -134,7 +134,7 @@ class ToolFormat(CallSpelling, Protocol):
     stop_tokens: tuple[str, ...] = ()
     """Tokens that end the output but are read before it ends."""
     spells_bare: bool = False
-    """True if a call as `spell_calls` writes it begins with one of `starts`."""
+    """True if a call as `calls_grammar` writes it begins with one of `starts`."""
 
     def read(self, source: Source, opener: str) -> Step[None]:
         """Reads a block from behind its opener, and emits each call as soon as it is complete.

@@ -28,9 +28,9 @@ class OutputParser:
         """`token_markers` are the texts of the vocabulary's added tokens; ids of calls are derived
         from `uid`. Raises `KeyError` for an unknown format."""
         self._stops = StopMatcher(stops)
-        self._reader: _OutputReader | None = None
+        self._reader: _FormatRunner | None = None
         if output is not None:
-            self._reader = _OutputReader(output, self._stops, token_markers, uid)
+            self._reader = _FormatRunner(output, self._stops, token_markers, uid)
         self._ended = False
 
     @property
@@ -110,13 +110,13 @@ class OutputParser:
         text, self._ended = self._stops.feed(text)
         return [Part(PartKind.CONTENT, text)] if text else []
 
-    def _advance(self, reader: "_OutputReader", *, last: bool = False) -> list[Part]:
+    def _advance(self, reader: "_FormatRunner", *, last: bool = False) -> list[Part]:
         if not self._ended:
             self._ended = reader.advance(last=last)
         return reader.collector.take()
 
 
-class _OutputReader:
+class _FormatRunner:
     """Runs a format over the text of one output."""
 
     def __init__(

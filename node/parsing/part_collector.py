@@ -9,7 +9,7 @@ from node.ipc.messages import Part, PartKind
 from node.parsing.coercion import fit
 from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
-from node.parsing.scanning.digests import Digests, digests_of
+from node.parsing.scanning.argument_hashes import ArgumentHashes, argument_hashes
 from node.parsing.scanning.step import Malformed, OutputEnded
 from node.parsing.scanning.stop_strings import StopMatcher
 
@@ -45,8 +45,8 @@ class PartCollector:
         self._emitted_kinds: set[PartKind] = set()
         """Kinds of which text was emitted. Only behind such text does white space before more of it
         count."""
-        self._calls: dict[str, list[Digests]] = {}
-        """Digests of the calls that were emitted, by tool."""
+        self._calls: dict[str, list[ArgumentHashes]] = {}
+        """Hashes of the calls that were emitted, by tool."""
         self._call_ids: set[str] = set()
         self._count = 0
 
@@ -104,19 +104,19 @@ class PartCollector:
 
     def emit_call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         text = self._arguments(name, arguments)
-        digests = digests_of(text)
+        hashes = argument_hashes(text)
         self.mark_edge()
-        if digests not in (self.earlier_calls(name) or ()):
+        if hashes not in (self.earlier_calls(name) or ()):
             self.begin_call(name, call_id)
             self.add_arguments(text)
-            self._calls.setdefault(name, []).append(digests)
+            self._calls.setdefault(name, []).append(hashes)
         if not self._output.parallel_calls:
             raise OutputEnded
 
     def check_call(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         self._arguments(name, arguments)
 
-    def earlier_calls(self, name: str) -> list[Digests] | None:
+    def earlier_calls(self, name: str) -> list[ArgumentHashes] | None:
         return None if self._output.repeated_calls else self._calls.get(name, [])
 
     def begin_call(self, name: str, call_id: str) -> None:
@@ -134,8 +134,8 @@ class PartCollector:
             self._kind = _ARGUMENTS
         self._pieces.append(text)
 
-    def end_call(self, name: str, digests: Digests) -> None:
-        self._calls.setdefault(name, []).append(digests)
+    def end_call(self, name: str, hashes: ArgumentHashes) -> None:
+        self._calls.setdefault(name, []).append(hashes)
         if not self._output.parallel_calls:
             raise OutputEnded
 

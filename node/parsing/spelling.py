@@ -17,7 +17,7 @@ class CallSpelling(Protocol):
 
     name: str
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         """Returns the expression of a block that calls one of the tools with arguments that fit its
         schema, or several of them in a row if `parallel`. Raises `UnsupportedConstraint`."""
         raise UnsupportedConstraint(
@@ -62,7 +62,7 @@ class AnswerSpelling(Protocol):
         parallel: bool,
     ) -> str:
         """Returns the expression of an answer that consists of calls; see
-        `CallSpelling.spell_calls`. Raises `UnsupportedConstraint`."""
+        `CallSpelling.calls_grammar`. Raises `UnsupportedConstraint`."""
         raise UnsupportedConstraint(
             f"Calls of the format {self.name} cannot be forced.", "tool_choice"
         )

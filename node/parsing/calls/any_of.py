@@ -49,9 +49,9 @@ class AnyOf(ToolFormat):
         else:
             yield from source.either(*(each.read(source, opener) for each in readers))
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         """Writes calls in the first format's spelling; the other formats are only read."""
-        return self._first.spell_calls(lark, tools, parallel=parallel)
+        return self._first.calls_grammar(lark, tools, parallel=parallel)
 
     def _all(self, texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each for each in texts if each in self._readers))

@@ -107,7 +107,7 @@ class PairCalls(ToolFormat):
             (self._end,),
         )
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = [spell_call(lark, tool, self._tags, self.openers[0]) for tool in tools]
         return blocks(lark, lark.one_of(calls), parallel=parallel)
 

@@ -115,7 +115,7 @@ class BracedCalls(ToolFormat):
         self._quotes = Markers((quote,))
         self._language = _Braced(quote, sorts=sorts)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
             begin = lark.text(f"{self._opener}call:{bare_name(tool, NAME)}{{")

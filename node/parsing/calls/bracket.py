@@ -43,7 +43,7 @@ class Bracket(ToolFormat):
         else:
             yield from self._called(source)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = [
             between(
                 lark,

@@ -133,14 +133,14 @@ class Channels(OutputLayout):
     ) -> str:
         channel = None if prompt_tail is None else self.channel_of(prompt_tail)
         if channel is None:
-            return self.spell_calls(lark, tools, prompt_tail, parallel=parallel)
+            return self.calls_grammar(lark, tools, prompt_tail, parallel=parallel)
         # The channel that the prompt has opened is ended first.
         is_reasoning = channel.kind is PartKind.REASONING
         end = self.closing if is_reasoning else next(filter(None, self.answer_ends), "")
-        calls = self.spell_calls(lark, tools, None, parallel=parallel)
+        calls = self.calls_grammar(lark, tools, None, parallel=parallel)
         return f"{lark.text(end or self.closing)} {calls}"
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

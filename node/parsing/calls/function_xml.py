@@ -31,7 +31,7 @@ class FunctionXml(ToolFormat):
         yield from source.expect("</function>")
         call.end()
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
             name = between(lark, "<name>", lark.text(bare_name(tool, NAME)), "</name>")

@@ -70,7 +70,7 @@ class JsonCalls(ToolFormat):
         self._spelling = spelling
         self._pairs = dict(spelling.markers or [(openers[0], closers[0] if closers else "")])
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         call = call_objects(lark, tools, arguments=self._spelling.arguments)
         in_list = self._spelling.in_list
         opener = lark.prefer(tuple(self._pairs))

@@ -82,7 +82,7 @@ class MarkedLayout(OutputLayout):
         if self._tools.spells_bare and prompt_tail is not None and has_begun_answer(prompt_tail):
             reason = "The model cannot call a tool behind an answer that was begun for it."
             raise UnsupportedConstraint(reason, "tool_choice")
-        calls = self._tools.spell_calls(lark, tools, parallel=parallel)
+        calls = self._tools.calls_grammar(lark, tools, parallel=parallel)
         return self._spell_answer(lark, calls, prompt_tail)
 
     def _spell_answer(self, lark: Lark, answer: str, prompt_tail: str | None) -> str:

@@ -51,7 +51,7 @@ class BareList(ToolFormat):
     name = "bare_list"
     starts = ("[",)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         return _spell_list(lark, _spell_call(lark, tools, ""), parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
@@ -73,7 +73,7 @@ class PythonCalls(ToolFormat):
         self.orphans = tuple(markers.values())
         self._closers = markers
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         opener = lark.prefer(self.openers)
         closer = self._closers[opener]
         call = _spell_call(lark, tools, closer)
@@ -127,10 +127,10 @@ class MarkedOrBareCalls(AnyOf):
         super().__init__(form.name, (form, _BARE_LIST))
         self._marked = form
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        ways = [_BARE_LIST.spell_calls(lark, tools, parallel=parallel)]
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        ways = [_BARE_LIST.calls_grammar(lark, tools, parallel=parallel)]
         if any(map(lark.is_token, self._marked.openers)):
-            ways.append(self._marked.spell_calls(lark, tools, parallel=parallel))
+            ways.append(self._marked.calls_grammar(lark, tools, parallel=parallel))
         return lark.one_of(ways)
 
 

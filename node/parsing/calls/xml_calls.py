@@ -68,7 +68,7 @@ class XmlCalls(ToolFormat):
         )
         self.orphans = (self._wrapper_end, self._function_end)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         quote = self._tags.quote
         calls = []
         for tool in tools:

@@ -32,7 +32,7 @@ class Apertus(ToolFormat):
     openers = ("<|tools_prefix|>",)
     orphans = ("<|tools_suffix|>",)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         space, calls = lark.space(), []
         for tool in tools:
             name = lark.text(json.dumps(tool.name, ensure_ascii=False))

@@ -64,7 +64,7 @@ class CommandR(Channels):
         yield from read_marked_calls(source)
         yield from source.space()
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

@@ -23,7 +23,7 @@ class CommandRPlus(ToolFormat):
         yield from read_marked_calls(source)
         yield from close_block(source, "```")
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         call = call_objects(lark, tools, ("tool_name",), ("parameters",))
         calls = list_of(lark, call, parallel=parallel)
         return between(lark, "Action:", between(lark, "```json", calls, "```"), "")

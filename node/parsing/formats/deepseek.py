@@ -62,7 +62,7 @@ class DeepSeek(SectionCalls):
             yield from close_block(source, *_CALL_END)
         call.end()
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         begin, separator, end = map(lark.prefer, (self.calls, _SEPARATOR, _CALL_END))
         calls = []
         for tool in tools:

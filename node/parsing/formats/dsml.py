@@ -45,7 +45,7 @@ def _spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
 
 
 class Dsml(InvokeCalls):
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         call = lark.one_of([spell_invoke(lark, tool, _TAGS, _spell_parameter) for tool in tools])
         calls = blocks(lark, call, parallel=parallel)
         # The name of the block depends on the model's version.

@@ -9,9 +9,9 @@ from node.parsing.format import ModelFamily
 
 
 class Firefunction(JsonCalls):
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         """The model's template writes a space before the calls."""
-        calls = super().spell_calls(lark, tools, parallel=parallel)
+        calls = super().calls_grammar(lark, tools, parallel=parallel)
         return f"{lark.optional(lark.text(' '))} {calls}"
 
 

@@ -18,7 +18,7 @@ class FunctionaryV31(ToolFormat):
     def read(self, source: Source, opener: str) -> Step[None]:
         yield from read_function(source)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         return spell_functions(lark, tools, parallel=parallel)
 
 

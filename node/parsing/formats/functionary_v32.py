@@ -68,7 +68,7 @@ class FunctionaryV32(Channels):
             return f"{lark.text(self.answer_headers[0] + _CONTENT)} {content}"
         return super().spell_text(lark, content, prompt_tail)
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

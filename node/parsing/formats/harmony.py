@@ -71,7 +71,7 @@ class Harmony(Channels):
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
         return (_COMMENTARY, f" to={_NAMESPACE}")
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

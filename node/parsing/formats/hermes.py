@@ -28,7 +28,7 @@ class Hermes(XmlCalls):
     def __init__(self) -> None:
         super().__init__("hermes", "<tool_call>")
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         block = between(lark, "<tool_call>", call_objects(lark, tools), "</tool_call>")
         return blocks(lark, block, parallel=parallel)
 
@@ -67,8 +67,8 @@ HERMES = Hermes()
 class Qwen3Coder(AnyOf):
     """Reads the same calls as `hermes`; its models write XML."""
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        return XmlCalls.spell_calls(HERMES, lark, tools, parallel=parallel)
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return XmlCalls.calls_grammar(HERMES, lark, tools, parallel=parallel)
 
 
 QWEN3_CODER = Qwen3Coder("qwen3_coder", (HERMES,))

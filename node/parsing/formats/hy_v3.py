@@ -51,7 +51,7 @@ class _Suffixed(SectionCalls):
             return
         yield from read_pairs(source, self._tags, name)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         begin, separator = self.calls[0], self._separator
         calls = [spell_call(lark, each, self._tags, begin, separator=separator) for each in tools]
         body = blocks(lark, lark.one_of(calls), parallel=parallel)
@@ -68,10 +68,10 @@ class HyV3(ToolFormat):
     blank_ends = ("opensource></tool_calls:opensource>",)
     orphans = tuple(orphan for suffix in _USUAL for orphan in _suffixed(suffix).orphans)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         sections = {f"<tool_calls{suffix}>": suffix for suffix in _USUAL}
         suffix = sections[lark.prefer(tuple(sections))]
-        return _suffixed(suffix).spell_calls(lark, tools, parallel=parallel)
+        return _suffixed(suffix).calls_grammar(lark, tools, parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         suffix = ""

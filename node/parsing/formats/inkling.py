@@ -57,7 +57,7 @@ class Inkling(Channels):
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
         return (_CALL, *(f"{name}{_CALL}" for name in names))
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

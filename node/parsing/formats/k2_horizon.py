@@ -40,7 +40,7 @@ class K2Horizon(SectionCalls):
     openers = (*sections, *calls)
     orphans = (*section_ends, _CALL_END)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = [spell_call(lark, tool, _TAGS, self.calls[0]) for tool in tools]
         body = blocks(lark, lark.one_of(calls), parallel=parallel)
         return between(lark, self.sections[0], body, self.section_ends[0])

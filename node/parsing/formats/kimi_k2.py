@@ -46,7 +46,7 @@ class KimiK2(SectionCalls):
         sent_id = call_id if _NUMBERED.fullmatch(call_id) else ""
         (yield from read_call(source, name, _CALL_END, call_id=sent_id)).end()
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
             # The model numbers its calls across messages.

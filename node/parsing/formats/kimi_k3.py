@@ -96,7 +96,7 @@ class KimiK3(Channels):
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
         return (_TOOLS,)
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

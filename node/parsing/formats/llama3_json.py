@@ -47,7 +47,7 @@ class Llama3Json(ToolFormat):
             else:
                 yield from self._built_in(source)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         call = call_objects(lark, tools, arguments=("parameters",))
         space = lark.space()
         return lark.many(call, f"{space} {lark.text(';')} {space}") if parallel else call

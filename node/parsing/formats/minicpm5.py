@@ -50,7 +50,7 @@ class MiniCpm5(ToolFormat):
     openers = (_TAG, _ON_A_LINE)
     orphans = (_END,)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
             # Some outputs have each tag on a line of its own.

@@ -53,7 +53,7 @@ class MinimaxM3(SectionCalls):
     openers = (*sections, *calls)
     orphans = (*section_ends, _INVOKE_END)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
             begin = lark.text(f'{self.calls[0]}"{bare_name(tool, _NAME)}">')

@@ -44,7 +44,7 @@ class Mistral(ToolFormat):
                 source.output.emit(PartKind.CONTENT, _OPENER)
                 raise
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         opener = lark.text(_OPENER)
         if not lark.is_token("[ARGS]"):
             call_id = f"{lark.text(_ID_KEY)} {lark.regex(_SPELLED_ID)} {lark.text(_QUOTE)}"

@@ -71,7 +71,7 @@ class Muse(Channels):
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
         return tuple(f" to={name}{_MESSAGE}" for name in names)
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

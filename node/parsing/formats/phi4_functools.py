@@ -10,7 +10,7 @@ from node.parsing.format import ModelFamily
 
 
 class Phi4Functools(JsonCalls):
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         """Allows both spellings, since the vocabulary does not show which one the model has
         learned."""
         call = call_objects(lark, tools)

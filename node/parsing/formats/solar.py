@@ -72,7 +72,7 @@ class Solar(Channels):
         yield from source.expect(_CALL_ARGUMENTS)
         (yield from read_call(source, name, _CALL_END, call_id=call_id)).end()
 
-    def spell_calls(
+    def calls_grammar(
         self,
         lark: Lark,
         tools: Sequence[ToolSchema],

@@ -26,7 +26,7 @@ class Step3(SectionCalls):
     openers = (*sections, *calls)
     orphans = (*section_ends, _CALL_END, _SEPARATOR)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         head = f"{_CALL}function{_SEPARATOR}"
         calls = [between(lark, head, spell_invoke(lark, tool, _TAGS), _CALL_END) for tool in tools]
         body = blocks(lark, lark.one_of(calls), parallel=parallel)

@@ -58,7 +58,7 @@ class UiTars(OutputLayout):
         parallel: bool,
     ) -> str:
         names = {tool.name for tool in tools}
-        call = lark.one_of([way for tool in tools for way in _spell_calls(lark, tool, names)])
+        call = lark.one_of([way for tool in tools for way in _calls_grammar(lark, tool, names)])
         calls = lark.many(call, lark.text("\n\n")) if parallel else call
         if prompt_tail is None:
             return f"{lark.text(' ')} {calls}"
@@ -138,7 +138,7 @@ def _takes_text(parameters: Mapping[str, Any], name: str) -> bool:
     return "string" in types_of(property_schema(parameters, name), parameters)
 
 
-def _spell_calls(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
+def _calls_grammar(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
     """Returns the expressions of the calls of a tool. Raises `UnsupportedConstraint`."""
     arguments = arguments_of(tool)
     verbs = _verbs(arguments) if tool.name == _COMPUTER else []

@@ -44,7 +44,7 @@ class Xlam(ToolFormat):
             yield from source.space()
             yield from source.accept(closer)
 
-    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    def calls_grammar(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         return list_of(lark, call_objects(lark, tools), parallel=parallel)
 
     def _after_reasoning(self, source: Source) -> Step[None]:

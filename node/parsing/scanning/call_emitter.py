@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from node.parsing.scanning.argument_hashes import ArgumentHashes
 from node.parsing.scanning.block import Block
-from node.parsing.scanning.digests import Digests
 from node.parsing.scanning.open_call import OpenCall
 from node.parsing.scanning.sink import ParsedCall, Sink
 from node.parsing.scanning.step import Malformed
@@ -124,7 +124,7 @@ class CallEmitter:
 
     # --- for `OpenCall` -----------------------------------------------------------------------
 
-    def earlier_calls(self, name: str) -> list[Digests] | None:
+    def earlier_calls(self, name: str) -> list[ArgumentHashes] | None:
         return self._sink.earlier_calls(name)
 
     def begin(self, call: OpenCall) -> None:
@@ -140,10 +140,10 @@ class CallEmitter:
         if block.buffer.at - block.passed >= _KEPT_LENGTH:
             block.pass_arguments()
 
-    def end_call(self, call: OpenCall, digests: Digests) -> None:
+    def end_call(self, call: OpenCall, hashes: ArgumentHashes) -> None:
         self._open = None
         self._block.pass_call()
-        self._sink.end_call(call.name, digests)
+        self._sink.end_call(call.name, hashes)
 
     def emit_whole(self, call: OpenCall, arguments: str | Mapping[str, Any]) -> None:
         self._output.emit_beside(call.before)

@@ -19,7 +19,7 @@ from node.parsing.coercion import (
     types_of,
 )
 from node.parsing.json_text import write_characters, write_json
-from node.parsing.scanning.digests import Digests, digest_of
+from node.parsing.scanning.argument_hashes import ArgumentHashes, value_hash
 from node.parsing.scanning.pieces import Pieces
 
 _EMPTY = re.compile(r"\s*\{\s*\}\s*")
@@ -28,8 +28,8 @@ _EMPTY = re.compile(r"\s*\{\s*\}\s*")
 class Calls(Protocol):
     """Receives the calls of an output."""
 
-    def earlier_calls(self, name: str) -> list[Digests] | None:
-        """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
+    def earlier_calls(self, name: str) -> list[ArgumentHashes] | None:
+        """Returns the hashes of the emitted calls of the tool; None if repeated calls are emitted
         again."""
 
     def begin(self, call: "OpenCall") -> None:
@@ -38,7 +38,7 @@ class Calls(Protocol):
     def add_arguments(self, text: str) -> None:
         """Emits more of the arguments' JSON text for the call that was begun."""
 
-    def end_call(self, call: "OpenCall", digests: Digests) -> None:
+    def end_call(self, call: "OpenCall", hashes: ArgumentHashes) -> None:
         """Ends the call that was begun. Raises `OutputEnded`."""
 
     def emit_whole(self, call: "OpenCall", arguments: str | Mapping[str, Any]) -> None:
@@ -74,9 +74,9 @@ class OpenCall:
         """JSON text that was written but not emitted."""
         self._whole: Mapping[str, Any] | None = None
         self._equal_so_far = calls.earlier_calls(name) if is_streamed else None
-        """Digests of earlier calls with the same arguments so far; None if repetition makes no
+        """Hashes of earlier calls with the same arguments so far; None if repetition makes no
         difference."""
-        self._digests: Digests = {}
+        self._hashes: ArgumentHashes = {}
         self._member = ""
         self._value = Pieces()
         """JSON text of the member that is being written."""
@@ -103,7 +103,7 @@ class OpenCall:
         self._is_inside = False
         if self._equal_so_far is None:
             return
-        digest = self._digests[self._member] = digest_of(self._value.take())
+        digest = self._hashes[self._member] = value_hash(self._value.take())
         if not self.is_begun:
             self._equal_so_far = [
                 each for each in self._equal_so_far if each.get(self._member) == digest
@@ -122,7 +122,7 @@ class OpenCall:
     def end(self) -> None:
         """Ends the call, which is then emitted in full. Raises `Malformed`, `OutputEnded`."""
         if self.is_begun:
-            self._calls.end_call(self, self._digests)
+            self._calls.end_call(self, self._hashes)
         elif self._whole is not None:
             self._calls.emit_whole(self, self._whole)
         else:

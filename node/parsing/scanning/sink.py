@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 from node.ipc.messages import PartKind
-from node.parsing.scanning.digests import Digests
+from node.parsing.scanning.argument_hashes import ArgumentHashes
 
 
 class ParsedCall(NamedTuple):
@@ -32,8 +32,8 @@ class Sink(Protocol):
         """Takes a whole call; `arguments` is an object, or its JSON text. Raises `Malformed` if the
         tool is not one of the request's or the arguments are no object, and `OutputEnded`."""
 
-    def earlier_calls(self, name: str) -> list[Digests] | None:
-        """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
+    def earlier_calls(self, name: str) -> list[ArgumentHashes] | None:
+        """Returns the hashes of the emitted calls of the tool; None if repeated calls are emitted
         again."""
 
     def begin_call(self, name: str, call_id: str) -> None:
@@ -42,7 +42,7 @@ class Sink(Protocol):
     def add_arguments(self, text: str) -> None:
         """Takes more of the arguments' JSON text."""
 
-    def end_call(self, name: str, digests: Digests) -> None:
+    def end_call(self, name: str, hashes: ArgumentHashes) -> None:
         """Ends the call. Raises `OutputEnded`."""
 
     def fail(self, reason: str) -> None:

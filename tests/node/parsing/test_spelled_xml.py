@@ -251,4 +251,4 @@ def test_nested_tags_leave_json_for_what_they_cannot_express() -> None:
 def test_what_nested_tags_cannot_write_is_refused(properties: dict[str, Any]) -> None:
     tool = ToolSchema("f", {"properties": properties})
     with pytest.raises(UnsupportedConstraint):
-        MINIMAX_M3.spell_calls(Lark({}), [tool], parallel=False)
+        MINIMAX_M3.calls_grammar(Lark({}), [tool], parallel=False)

@@ -8,7 +8,7 @@ import pytest
 
 from node.ipc.messages import PartKind
 from node.parsing.scanning.added_tokens import TokenFamily
-from node.parsing.scanning.digests import Digests
+from node.parsing.scanning.argument_hashes import ArgumentHashes
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import LONGEST_BLOCK, Malformed, OutputEnded, Step
@@ -41,7 +41,7 @@ class Notes:
         self.check_call(name, arguments)
         self.notes.append((name, arguments))
 
-    def earlier_calls(self, name: str) -> list[Digests] | None:
+    def earlier_calls(self, name: str) -> list[ArgumentHashes] | None:
         return None
 
     def begin_call(self, name: str, call_id: str) -> None:
@@ -50,7 +50,7 @@ class Notes:
     def add_arguments(self, text: str) -> None:
         self.notes.append(("argue", text))
 
-    def end_call(self, name: str, digests: Digests) -> None:
+    def end_call(self, name: str, digests: ArgumentHashes) -> None:
         self.notes.append(("end", name))
 
     def fail(self, reason: str) -> None:
