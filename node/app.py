@@ -40,7 +40,7 @@ from serving.http.exchange import as_get
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from serving.open_files import open_files
 from serving.own_machine import is_loopback
-from serving.units import gib
+from serving.units import gib, size
 from serving.version import own_version
 
 STOP_GRACE_S = 5.0
@@ -223,8 +223,8 @@ def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
         limit_bytes = machine.default_limit_bytes
     elif limit_bytes <= OVERHEAD_BYTES:
         raise StartError(
-            f"memory_limit_bytes is {limit_bytes}, but an engine needs {OVERHEAD_BYTES} besides "
-            "its model: raise --memory-limit."
+            f"memory_limit_bytes is {size(limit_bytes)}, but an engine needs more than "
+            f"{size(OVERHEAD_BYTES)} with its model: raise --memory-limit."
         )
     elif settings.engine != "scripted" and limit_bytes > machine.memory_bytes:
         raise StartError(

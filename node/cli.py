@@ -14,9 +14,10 @@ from node.errors import NodeError, StartError
 from node.settings import Settings
 from serving.errors import CannotStart
 from serving.setting import help_of
+from serving.setting_kinds import one_of
 from serving.terminal.cli_version import version_option
 from serving.terminal.output import put, shown
-from serving.terminal.setting_options import with_settings
+from serving.terminal.setting_options import kind_option, with_settings
 from serving.terminal.verbs import Verbs
 
 NAME = "node-agent"
@@ -99,8 +100,12 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
     name: Annotated[str, typer.Option(help="The model's name on this node.")],
     dtype: Annotated[
-        str | None,
-        typer.Option(help="float32, bfloat16 or float16; default: what is fastest here."),
+        Any,
+        kind_option(
+            one_of("float32", "bfloat16", "float16"),
+            "--dtype",
+            "Type of the weights. Default: what is fastest here.",
+        ),
     ] = None,
     keep_quantized: Annotated[
         bool, typer.Option("--keep-quantized", help="Keep 4-, 5- and 8-bit blocks as they are.")
@@ -110,8 +115,6 @@ def import_(
     """Import a GGUF file as a model."""
     from node.commands.convert import Import, import_model
 
-    if dtype not in (None, "float32", "bfloat16", "float16"):
-        raise StartError(f"dtype must be float32, bfloat16 or float16, not {dtype!r}.")
     import_model(home, Import(file, name, dtype, keep_quantized))
 
 

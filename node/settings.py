@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from node.errors import StartError
 from node.setting_kinds import (
@@ -54,10 +54,7 @@ KEEP_ALIVE_S = 3600.0
 Wired = Literal["off", "weights", "lease"]
 """`weights`: the size of the weights, set once before the load; `lease`: the engine's memory lease,
 set again with each change of it."""
-WIRED: tuple[Wired, ...] = ("off", "weights", "lease")
-ENGINES = ("text", "scripted")
-"""Without a model: `scripted`."""
-REASONING_FIELDS = ("reasoning_content", "reasoning", "both")
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class Settings:
     ]
     host: Annotated[str, Setting(TEXT, "Address to bind.", metavar="ADDRESS")] = "127.0.0.1"
     port: Annotated[int, Setting(PORT, "Port to bind; 0 selects a free one.")] = 8801
-    engine: Annotated[str, Setting(one_of(*ENGINES), "Engine.")] = "text"
+    engine: Annotated[str, Setting(one_of("text", "scripted"), "Engine.")] = "text"
     """`text` (mlx-lm) or `scripted`."""
     memory_limit_bytes: Annotated[
         int | None,
@@ -260,14 +257,14 @@ class Settings:
     wired: Annotated[
         Wired,
         Setting(
-            one_of(*WIRED),
+            one_of(*get_args(Wired)),
             "Part of an engine's memory that macOS is to keep wired for the GPU; Macs have been "
             "reported to panic with it.",
         ),
     ] = "off"
     reasoning_field: Annotated[
-        Literal["reasoning_content", "reasoning", "both"],
-        Setting(one_of(*REASONING_FIELDS), "Field with the reasoning in chat responses."),
+        ReasoningField,
+        Setting(one_of(*get_args(ReasoningField)), "Field with the reasoning in chat responses."),
     ] = "reasoning_content"
     responses_bytes: Annotated[
         int | None,

@@ -24,22 +24,16 @@ def read_path(key: str, text: str) -> Path:
     return Path(text).expanduser()
 
 
-def read_port(key: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 5 or int(text) > 65_535:
-        raise BadSetting(f"{key} must be a port number from 0 to 65535, not {text!r}.")
-    return int(text)
-
-
-def whole_number(least: int, most: int) -> Kind:
+def whole_number(least: int, most: int, noun: str = "whole number", metavar: str = "N") -> Kind:
     """Whole numbers from `least` to `most`."""
 
     def read(key: str, text: str) -> int:
         # Python refuses to convert thousands of digits.
         if not text.isdecimal() or len(text) > _MAX_DIGITS or not least <= int(text) <= most:
-            raise BadSetting(f"{key} must be a whole number from {least} to {most}, not {text!r}.")
+            raise BadSetting(f"{key} must be a {noun} from {least} to {most}, not {text!r}.")
         return int(text)
 
-    return Kind(read, "N", range=f"{least} to {most}")
+    return Kind(read, metavar, range=f"{least} to {most}")
 
 
 def one_of(*words: str) -> Kind:
@@ -94,7 +88,7 @@ def keyed(read: Callable[[str], Any]) -> Read:
 
 TEXT = Kind(read_text, "TEXT")
 PATH = Kind(read_path, "PATH")
-PORT = Kind(read_port, "PORT", range="0 to 65535")
+PORT = whole_number(0, 65_535, "port number", "PORT")
 FLAG = Kind(read_flag, "", show=lambda is_on: "yes" if is_on else "no", is_flag=True)
 DURATION = Kind(keyed(read_duration_s), "TIME", show=units.duration)
 STAY_AWAKE_MODE = Kind(read_stay_awake, STAY_AWAKE)

@@ -239,9 +239,8 @@ async def _end(pull: _Pull) -> None:
 
 
 async def _kill(process: Process) -> None:
-    if process.returncode is None:
-        send_signal(process, SIGKILL)
-        await process.wait()
+    send_signal(process, SIGKILL)
+    await process.wait()
     assert process.stdin is not None
     process.stdin.close()
 

@@ -33,7 +33,7 @@ from router.settings import LOST_GRACE_S
 from router.states import KIND_OPENAI
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.node_client import NodeClient
-from router.upstream.pace import RateLimiter
+from router.upstream.rate_limiter import RateLimiter
 
 log = logging.getLogger("mlx_fleet.nodes")
 

@@ -73,7 +73,7 @@ class Admission:
                 self._too_late(estimate, choice, now_s) or self._grant(estimate, choice, moment)
             ]
         waiting = Waiting(estimate, ticket.arrived_s, _least_work_s(choice))
-        waiting.prices = self._placement.prices(choice.terms, ticket.model, moment)
+        waiting.costs = self._placement.costs(choice.terms, ticket.model, moment)
         self._queue.add(waiting)
         actions = self.scan(moment, waiting)
         if ticket.request_id not in self._queue:
@@ -209,9 +209,9 @@ class Admission:
         there, so that tickets behind it count it, unless it waits for memory. Returns the node's
         index, -1 if there is none."""
         estimate, model, now_s = waiting.estimate, waiting.estimate.ticket.model, moment.now_s
-        price_ttl_s = self._placement.price_ttl_s(len(self._queue))
+        cost_ttl_s = self._placement.cost_ttl_s(len(self._queue))
         queues_s = queues.of(model)
-        index = self._placement.best_price(estimate, waiting.prices, moment, queues_s, price_ttl_s)
+        index = self._placement.best_by_cost(estimate, waiting.costs, moment, queues_s, cost_ttl_s)
         if index < 0 or estimate.ticket.deadline_s <= now_s:
             return -1
         if self._placement.can_begin(moment.fleet[index], model, now_s):
@@ -226,7 +226,7 @@ class Admission:
             # A ticket that waits for other models to be unloaded does not delay those whose models
             # are loaded.
             if self._placement.has_room(view, model, now_s):
-                ahead_s = waiting.prices[index].work_s
+                ahead_s = waiting.costs[index].work_s
                 self._planned_s[view.node_id] = self._planned_s.get(view.node_id, 0.0) + ahead_s
                 queues.plan(index, ahead_s)
             self._reorder(waiting)
@@ -234,7 +234,7 @@ class Admission:
 
     def _reorder(self, waiting: Waiting) -> None:
         """Moves the ticket in the queue if its work has changed."""
-        work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
+        work_s = min((p.work_s for p in waiting.costs if not p.excluded), default=0.0)
         is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
         if is_other:
             self._queue.set_work(waiting, work_s)

@@ -29,8 +29,8 @@ from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
 MAX_AHEAD_S = 0.25
 """A node gets more prefill while it has no more than this ahead of it, so that it does not run dry
 before its next report."""
-PRICE_S, PRICE_TICKETS = 1.0, 16
-"""A waiting ticket's price stays valid for `PRICE_S` while up to `PRICE_TICKETS` wait, and
+COST_TTL_S, COST_TTL_TICKETS = 1.0, 16
+"""A waiting ticket's cost stays valid for `COST_TTL_S` while up to `COST_TTL_TICKETS` wait, and
 proportionally longer while more do. On a node that could begin, any change of the node voids it; on
 a busy one only time does. It is computed anew before a grant."""
 
@@ -103,7 +103,7 @@ class Placement:
         self._rates = rates
         self._books = books
         self._sessions = sessions
-        self._pricing = CostModel(prefixes, rates, books)
+        self._cost_model = CostModel(prefixes, rates, books)
 
     def estimate(self, ticket: Ticket, now_s: float) -> TicketEstimate:
         averages = self._rates.averages(ticket.model)
@@ -153,7 +153,7 @@ class Placement:
     ) -> Choice:
         """Compares all nodes; `planned_s` is the prefill that waits here and goes to a node before
         this ticket."""
-        terms = self._pricing.all_terms(estimate, moment.fleet, moment.now_s)
+        terms = self._cost_model.all_terms(estimate, moment.fleet, moment.now_s)
         if planned_s:
             terms = tuple(
                 replace(each, queue_s=each.queue_s + planned_s[each.node_id])
@@ -168,32 +168,34 @@ class Placement:
         ]
         return Choice(terms, *self._cheapest(offers, moment, estimate.ticket.model))
 
-    def price_ttl_s(self, waiting: int) -> float:
-        """Seconds that prices stay valid while so many tickets wait."""
-        return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
+    def cost_ttl_s(self, waiting: int) -> float:
+        """Seconds that costs stay valid while so many tickets wait."""
+        return COST_TTL_S * max(1.0, waiting / COST_TTL_TICKETS)
 
-    def prices(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[CachedCost]:
-        """Prices from terms without planned work."""
-        return list(map(self._price, terms, repeat(model), moment.fleet, repeat(moment.now_s)))
+    def costs(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[CachedCost]:
+        """Costs from terms without planned work."""
+        return list(
+            map(self._cached_cost, terms, repeat(model), moment.fleet, repeat(moment.now_s))
+        )
 
     def queues(self, moment: Moment, planned_s: Mapping[str, float]) -> Queues:
         return Queues(self._books, moment, planned_s)
 
-    def best_price(
+    def best_by_cost(
         self,
         estimate: TicketEstimate,
-        prices: list[CachedCost],
+        costs: list[CachedCost],
         moment: Moment,
         queues_s: Sequence[float],
-        price_ttl_s: float,
+        cost_ttl_s: float,
     ) -> int:
-        """Index of the best node for a waiting ticket by its prices, after renewing those that are
+        """Index of the best node for a waiting ticket by its costs, after renewing those that are
         no longer valid; -1 if none can serve it."""
-        self._renew(estimate, prices, moment, queues_s, price_ttl_s)
+        self._renew(estimate, costs, moment, queues_s, cost_ttl_s)
         offers = [
-            (index, price.base_s + queue_s, price.cached_tokens)
-            for index, (price, queue_s) in enumerate(zip(prices, queues_s, strict=True))
-            if not price.excluded
+            (index, cost.base_s + queue_s, cost.cached_tokens)
+            for index, (cost, queue_s) in enumerate(zip(costs, queues_s, strict=True))
+            if not cost.excluded
         ]
         return self._cheapest(offers, moment, estimate.ticket.model)[0]
 
@@ -226,24 +228,22 @@ class Placement:
     def _renew(
         self,
         estimate: TicketEstimate,
-        prices: list[CachedCost],
+        costs: list[CachedCost],
         moment: Moment,
         queues_s: Sequence[float],
-        price_ttl_s: float,
+        cost_ttl_s: float,
     ) -> None:
         fleet, model, now_s = moment.fleet, estimate.ticket.model, moment.now_s
-        if len(prices) != len(fleet):
-            prices[:] = self.prices(self._pricing.all_terms(estimate, fleet, now_s), model, moment)
+        if len(costs) != len(fleet):
+            costs[:] = self.costs(self._cost_model.all_terms(estimate, fleet, now_s), model, moment)
             return
         stale = [
             index
-            for index, (price, view, queue_s) in enumerate(
-                zip(prices, fleet, queues_s, strict=True)
-            )
-            if price.node_id != view.node_id
-            or price.reachable is not view.reachable
-            or not 0.0 <= now_s - price.made_s < price_ttl_s
-            or (queue_s <= MAX_AHEAD_S and price.version != self._books.of(view.node_id).version)
+            for index, (cost, view, queue_s) in enumerate(zip(costs, fleet, queues_s, strict=True))
+            if cost.node_id != view.node_id
+            or cost.reachable is not view.reachable
+            or not 0.0 <= now_s - cost.made_s < cost_ttl_s
+            or (queue_s <= MAX_AHEAD_S and cost.version != self._books.of(view.node_id).version)
         ]
         if not stale:
             return
@@ -253,16 +253,18 @@ class Placement:
             at_home = next((i for i, each in enumerate(fleet) if each.node_id == home_id), -1)
             if at_home in stale:
                 stale.remove(at_home)
-                terms = self._pricing.terms(estimate, fleet[at_home], now_s, None)
-                prices[at_home] = self._price(terms, model, fleet[at_home], now_s)
-            if at_home >= 0 and prices[at_home].cached_tokens:
-                price, book = prices[at_home], self._books.of(home_id)
-                home = HomeCost(price.cached_tokens, price.base_s + book.ahead_s(model, now_s))
+                terms = self._cost_model.terms(estimate, fleet[at_home], now_s, None)
+                costs[at_home] = self._cached_cost(terms, model, fleet[at_home], now_s)
+            if at_home >= 0 and costs[at_home].cached_tokens:
+                cost, book = costs[at_home], self._books.of(home_id)
+                home = HomeCost(cost.cached_tokens, cost.base_s + book.ahead_s(model, now_s))
         for index in stale:
-            terms = self._pricing.terms(estimate, fleet[index], now_s, home)
-            prices[index] = self._price(terms, model, fleet[index], now_s)
+            terms = self._cost_model.terms(estimate, fleet[index], now_s, home)
+            costs[index] = self._cached_cost(terms, model, fleet[index], now_s)
 
-    def _price(self, terms: NodeTerms, model: str, view: NodeView, now_s: float) -> CachedCost:
+    def _cached_cost(
+        self, terms: NodeTerms, model: str, view: NodeView, now_s: float
+    ) -> CachedCost:
         book = self._books.of(view.node_id)
         return CachedCost(
             node_id=view.node_id,

@@ -61,7 +61,7 @@ class Waiting:
     round: int = 0
     """The round in which a free node was last offered to it; 0 before the first. Only `QueueScan`
     changes it."""
-    prices: list[CachedCost] = field(default_factory=list)
+    costs: list[CachedCost] = field(default_factory=list)
     """Prices on the fleet's nodes, in its order; empty before they are computed."""
 
     def __lt__(self, other: "Waiting") -> bool:
@@ -216,17 +216,17 @@ class FairQueue:
     def tickets(self) -> list[Waiting]:
         return list(self._tickets.values())
 
-    def last_of_largest(self, model: str, besides: str) -> Waiting | None:
+    def last_of_largest(self, model: str, arriving_key: str) -> Waiting | None:
         """The last ticket of the key that has the most tickets of the model waiting, if these are
-        at least two more than those of the key `besides`. It is rejected when that key's next
+        at least two more than those of the key `arriving_key`. It is rejected when that key's next
         ticket comes to a full queue."""
-        counts: dict[str, int] = {besides: 0}
+        counts: dict[str, int] = {arriving_key: 0}
         for waiting in self._tickets.values():
             if waiting.estimate.ticket.model == model:
                 key = waiting.estimate.ticket.caller.key_id
                 counts[key] = counts.get(key, 0) + 1
         largest = max(counts, key=lambda key: counts[key])
-        if counts[largest] < counts[besides] + 2:
+        if counts[largest] < counts[arriving_key] + 2:
             return None
         for lines in reversed(self._lines):
             for waiting in reversed(lines.get(largest, [])):

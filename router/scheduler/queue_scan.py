@@ -87,15 +87,15 @@ class QueueScan:
         self._left = {}
         self._is_outdated = False
 
-    def _some(self, free: Free, besides: int) -> tuple[list[Waiting], set[str]]:
-        """The first tickets of each model that have had no offer in the round `besides`, and the
+    def _some(self, free: Free, excluding: int) -> tuple[list[Waiting], set[str]]:
+        """The first tickets of each model that have had no offer in the round `excluding`, and the
         models of which there may be more."""
         left = dict.fromkeys((model for model, nodes in free.items() if nodes), SCAN_TICKETS)
         found: list[Waiting] = []
         more: set[str] = set()
         for waiting in self._queue.in_order() if left else ():
             model = waiting.estimate.ticket.model
-            if model in left and waiting.round != besides and has_free(waiting.estimate, free):
+            if model in left and waiting.round != excluding and has_free(waiting.estimate, free):
                 found.append(waiting)
                 left[model] -= 1
                 if not left[model]:

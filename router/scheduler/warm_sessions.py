@@ -105,10 +105,10 @@ class WarmSessions:
         return max(0.0, self._live_tokens) * self._faded(now_s)
 
     def waits_s(
-        self, work_s: float, besides: str, now_s: float, token_s: float
+        self, work_s: float, own_session: str, now_s: float, token_s: float
     ) -> tuple[float, float]:
-        """Expected waits if the session `besides` runs a prefill of `work_s` here: the wait of its
-        next turns for the other sessions, and the wait of the others for this prefill. A token at a
+        """Expected waits if `own_session` runs a prefill of `work_s` here: the wait of its next
+        turns for the other sessions, and the wait of the others for this prefill. A token at a
         prompt's beginning takes `token_s`.
 
         The first is the mean wait at a single server with known load and service times. The second:
@@ -121,7 +121,7 @@ class WarmSessions:
         live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
         tokens_per_s = self._live_tokens_per_s * faded
         squared_per_s = self._live_squared_per_s * faded
-        own = self._sessions.get(besides)
+        own = self._sessions.get(own_session)
         if own is not None:
             own_live = own.weight * faded
             live -= own_live
@@ -137,19 +137,25 @@ class WarmSessions:
         return wait_s, direct_s / idle_share
 
     def loss_s(
-        self, tokens: float, besides: str, now_s: float, price: Callable[[float, float], float]
+        self,
+        tokens: float,
+        excluding: str,
+        now_s: float,
+        recompute_s: Callable[[float, float], float],
     ) -> float:
-        """Expected cost in seconds of evicting so many tokens from all sessions but `besides`: from
-        the least recently used session first, and from each one's end. `price` returns the seconds
-        to get the tokens between two depths back."""
+        """Expected cost in seconds of evicting so many tokens from all sessions but `excluding`:
+        from the least recently used session first, and from each one's end. `recompute_s` returns
+        the seconds to get the tokens between two depths back."""
         loss_s = 0.0
         for session, warm in self._sessions.items():
             if tokens <= 0.0:
                 break
-            if session == besides:
+            if session == excluding:
                 continue
             evicted = min(tokens, warm.tokens)
-            loss_s += price(warm.tokens - evicted, warm.tokens) * _comes_back(now_s - warm.used_s)
+            loss_s += recompute_s(warm.tokens - evicted, warm.tokens) * _comes_back(
+                now_s - warm.used_s
+            )
             tokens -= evicted
         return loss_s
 

@@ -112,7 +112,11 @@ def test_a_question_without_an_answer_removes_nothing(
         (["serve", "--port", "70000"], 2, "port"),
         (["serve", "--no-such-option"], 2, "--no-such-option"),
         (["pull", "a/b", "--name", "../c"], 1, "cannot be a model's name"),
-        (["import", "x.gguf", "--name", "x", "--dtype", "int3"], 2, "dtype must be"),
+        (
+            ["import", "x.gguf", "--name", "x", "--dtype", "int3"],
+            2,
+            "--dtype must be one of float32, bfloat16, float16, not 'int3'",
+        ),
         (["import", "/none.gguf", "--name", "x"], 1, "cannot be read"),
         (["rm"], 2, "name"),
         (["nonsense"], 2, "nonsense"),
