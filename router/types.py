@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from node.protocol.chain.prefix import Chain
-from node.protocol.messages import Finished, ModelState, NodeStatus
+from node.protocol.messages import Finished, ModelState, ModelStatus, NodeStatus
 from router.prices import Prices
 from router.states import SCOPE_EXTERNAL
 
@@ -43,8 +43,7 @@ class Caller(msgspec.Struct, frozen=True):
     salt: str = ""
     """Keeps the caller's prefix hashes apart from those of others; empty if it shares prefixes."""
     paid_budget: float | None = None
-    """Limit of what the caller's requests to paid servers may cost in a calendar month; None if it
-    may use none."""
+    """Most that its requests to paid servers may cost in a calendar month; None if it has none."""
 
     @property
     def may_use_servers(self) -> bool:
@@ -99,8 +98,7 @@ class Lease(msgspec.Struct, frozen=True):
     granted_s: float
     attempt: int
     instance_id: str = ""
-    """Instance of the agent that the lease was granted for; a restarted agent does not know the
-    request."""
+    """Instance of the agent at the grant; a restarted agent does not know the request."""
     predicted_tokens: int = 0
     """Prompt tokens that the node is predicted to have cached."""
     prompt_tokens: int = 0
@@ -332,6 +330,14 @@ class NodeView(msgspec.Struct, frozen=True):
     def is_paid(self) -> bool:
         """True if requests to the node cost money; such a node serves only aliases that name it."""
         return self.prices is not None
+
+    def model(self, name: str) -> ModelStatus | None:
+        """The node's status of the model; None if it has reported none."""
+        if self.status is not None:
+            for model in self.status.models:
+                if model.name == name:
+                    return model
+        return None
 
     def broken(self, model: str) -> str | None:
         """The reason why the model's files on the node cannot be loaded, as a sentence; None if

@@ -54,9 +54,7 @@ class Models:
         return [
             each
             for view in self._fleet.snapshot
-            if view.status is not None and target.is_on(view)
-            for each in view.status.models
-            if each.name == target.model
+            if target.is_on(view) and (each := view.model(target.model)) is not None
         ]
 
 

@@ -135,6 +135,5 @@ def _runs(relay: Relay, view: NodeView | None) -> bool:
     """Returns True once the response has begun; if it is not streamed, once its model is loaded."""
     if relay.reply.has_content or relay.ticket.stream:
         return relay.reply.has_content
-    models = view.status.models if view and view.status else ()
-    state = next((each.state for each in models if each.name == relay.ticket.model), None)
-    return state is ModelState.READY
+    status = view.model(relay.ticket.model) if view else None
+    return status is not None and status.state is ModelState.READY

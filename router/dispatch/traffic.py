@@ -62,11 +62,11 @@ class Traffic:
         standing = self.queued(ticket.request_id)
         anywhere = lease is None or standing is not None
         for view in self._fleet.snapshot:
-            if view.status is None or not (anywhere or (lease and view.node_id == lease.node_id)):
+            if not (anywhere or (lease and view.node_id == lease.node_id)):
                 continue
-            for model in view.status.models:
-                if model.name == ticket.model and model.state is ModelState.LOADING:
-                    return Loading(model.name, model.progress)
+            model = view.model(ticket.model)
+            if model is not None and model.state is ModelState.LOADING:
+                return Loading(model.name, model.progress)
         return standing
 
     def node_name(self, lease: Lease) -> str:

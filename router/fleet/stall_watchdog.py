@@ -107,16 +107,16 @@ def work_state_of(view: NodeView | None, model: str) -> WorkState | None:
     """The state of the node's work with the model; None if the node reports no status."""
     if view is None or view.kind != KIND_AGENT or view.status is None:
         return None
-    for each in view.status.models:
-        if each.name == model:
-            return WorkState(
-                view.status.instance_id,
-                each.state,
-                each.generation,
-                each.progress,
-                each.work_tokens,
-            )
-    return None
+    status = view.model(model)
+    if status is None:
+        return None
+    return WorkState(
+        view.status.instance_id,
+        status.state,
+        status.generation,
+        status.progress,
+        status.work_tokens,
+    )
 
 
 def is_unresponsive(

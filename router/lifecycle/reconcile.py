@@ -150,8 +150,7 @@ def steps(
     in_memory = [
         (view, model)
         for view in known
-        for model in _models(view)
-        if model.name == step.model
+        if (model := view.model(step.model)) is not None
         and model.state in READY_OR_LOADING
         and not policies_for(view, requirements).get(model.name, ModelPolicy()).pinned
     ]
@@ -167,7 +166,7 @@ def steps(
 
 def _steps_to_load(step: Step, views: list[NodeView]) -> list[Action] | None:
     able = [view for view in views if _takes(view) and view.reachable]
-    found = [model for view in able for model in _models(view) if model.name == step.model]
+    found = [model for view in able if (model := view.model(step.model)) is not None]
     if any(model.state is ModelState.READY for model in found):
         return None
     return [LoadModel(step.node_id, step.model) for model in found if may_load(model)]
@@ -223,7 +222,7 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
     for view in fleet:
         if view.kind != KIND_AGENT or not _takes(view) or not view.reachable:
             continue
-        status = next((each for each in _models(view) if each.name == model), None)
+        status = view.model(model)
         if status is None or view.status is None or status.state is ModelState.PULLING:
             continue
         free = view.status.memory_budget_bytes - view.status.memory_leased_bytes

@@ -30,11 +30,10 @@ def unreachable_source(fleet: Iterable[NodeView], model: str, to: NodeView) -> N
 
 def has_whole(view: NodeView, model: str) -> bool:
     """Returns True if it is a reachable agent that has the whole model on disk."""
-    if view.kind != KIND_AGENT or not view.reachable or view.status is None:
+    if view.kind != KIND_AGENT or not view.reachable:
         return False
-    return any(
-        each.name == model and each.state is not ModelState.PULLING for each in view.status.models
-    )
+    status = view.model(model)
+    return status is not None and status.state is not ModelState.PULLING
 
 
 def can_reach(to: NodeView, source: NodeView) -> bool:

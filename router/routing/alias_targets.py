@@ -129,7 +129,7 @@ def unfit(target: Target, query: TargetQuery, moment: Moment) -> str:
     up = [view for view in having if view.reachable and view.state == ACTIVE]
     if not up:
         return "no node that has it can be reached"
-    statuses = [(view, status) for view in up if (status := _model_of(view, target.model))]
+    statuses = [(view, status) for view in up if (status := view.model(target.model))]
     if all(_is_too_small(status, query) for _, status in statuses):
         return "its context is too small for the prompt"
     if all(_has_failed(view, status, moment.now_s) for view, status in statuses):
@@ -147,7 +147,7 @@ def overflow(target: Target, prompt_bytes: int, moment: Moment) -> Overflow | No
     """An overflow if the prompt exceeds the model's context on every node, judged by its size in
     bytes; None if it may fit, or if some node does not report the context."""
     contexts = [
-        status.context_tokens if (status := _model_of(view, target.model)) else None
+        status.context_tokens if (status := view.model(target.model)) else None
         for view in moment.fleet
         if target.is_on(view)
     ]
@@ -181,7 +181,7 @@ def _rank(route: ModelRoute, at: int, query: TargetQuery, moment: Moment) -> _Ra
         target.model in view.stalled or (view.node_id, target.model) in query.failing for view in up
     )
     if route.selector == WARM:
-        statuses = (_model_of(view, target.model) for view in up)
+        statuses = (view.model(target.model) for view in up)
         states = [status.state for status in statuses if status]
         return _Rank(fails, min((_NEARNESS.get(state, _FAR) for state in states), default=0))
     if route.selector == SPILLOVER:
@@ -197,11 +197,6 @@ def _stays(route: ModelRoute, at: int, rank: _Rank, query: TargetQuery) -> bool:
     is_there = keeps_sessions(route) and target.key == query.last
     is_gone = route.selector == WARM and rank.distance == _FAR
     return is_there and not (rank.fails or target.is_paid or is_gone)
-
-
-def _model_of(view: NodeView, model: str) -> ModelStatus | None:
-    statuses = view.status.models if view.status else ()
-    return next((status for status in statuses if status.name == model), None)
 
 
 def _is_too_small(status: ModelStatus, query: TargetQuery) -> bool:

@@ -5,7 +5,7 @@ from math import inf
 from msgspec.structs import replace
 
 from router.scheduler import explain, rejects
-from router.scheduler.cost import TicketEstimate, exclusion, model_of, prefill_s, work_s
+from router.scheduler.cost import TicketEstimate, exclusion, prefill_s, work_s
 from router.scheduler.node_state import NodeBooks, OpenLease
 from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
@@ -331,8 +331,7 @@ class Admission:
 def is_servable(estimate: TicketEstimate, moment: Moment) -> bool:
     """True if any node can serve the ticket."""
     return any(
-        not exclusion(estimate, view, model_of(view, estimate.ticket.model))
-        for view in moment.fleet
+        not exclusion(estimate, view, view.model(estimate.ticket.model)) for view in moment.fleet
     )
 
 

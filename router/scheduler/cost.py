@@ -126,7 +126,7 @@ class CostModel:
         self, estimate: TicketEstimate, view: NodeView, now_s: float, home: HomeCost | None
     ) -> NodeTerms:
         """The terms of one node; `home` is None for the node where the session is warm."""
-        model = model_of(view, estimate.ticket.model)
+        model = view.model(estimate.ticket.model)
         excluded = exclusion(estimate, view, model)
         if excluded or model is None or view.status is None:
             return NodeTerms(view.node_id, view.name, excluded)
@@ -305,14 +305,6 @@ def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float
     if cache is None or not cache.bytes_per_token or not cache.memory_bytes:
         return tokens / UNKNOWN_CACHE_TOKENS
     return tokens * cache.bytes_per_token / cache.memory_bytes
-
-
-def model_of(view: NodeView, name: str) -> ModelStatus | None:
-    if view.status is not None:
-        for model in view.status.models:
-            if model.name == name:
-                return model
-    return None
 
 
 def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | None) -> str:

@@ -15,7 +15,6 @@ from router.scheduler.cost import (
     HomeCost,
     TicketEstimate,
     choose,
-    model_of,
     occupancy,
     work_s,
 )
@@ -201,7 +200,7 @@ class Placement:
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if the node would begin with another request at once."""
-        status = model_of(view, model)
+        status = view.model(model)
         if status is None or view.status is None:
             return False
         book = self._books.of(view.node_id)
@@ -215,7 +214,7 @@ class Placement:
 
     def has_room(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if no other model must be unloaded from the node first."""
-        status = model_of(view, model)
+        status = view.model(model)
         if status is None or view.status is None:
             return True
         return _has_room(self._books.of(view.node_id), view.status, status, now_s)
@@ -300,7 +299,7 @@ class Placement:
             view = moment.fleet[able[number]]
             book = self._books.of(view.node_id)
             waits = not self.can_begin(view, model, moment.now_s)
-            status = model_of(view, model)
+            status = view.model(model)
             full = occupancy(status.cache if status else None, book.warm.get(model), moment.now_s)
             return waits, round(min(full, 1.0), 2), book.last_grant
 

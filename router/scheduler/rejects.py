@@ -5,7 +5,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from router.scheduler import explain
-from router.scheduler.cost import TicketEstimate, exclusion, ineligible, model_of
+from router.scheduler.cost import TicketEstimate, exclusion, ineligible
 from router.scheduler.residency import fits
 from router.states import ACTIVE
 from router.types import Moment, NodeView, Reject, RejectKind, Ticket
@@ -29,7 +29,7 @@ def no_node(estimate: TicketEstimate, moment: Moment) -> Reject:
     holders = [view for view in moment.fleet if ticket.model in view.model_names()]
     if not holders:
         return _reject(ticket, RejectKind.UNKNOWN_MODEL, explain.unknown_model(ticket.model))
-    why = {view.name: exclusion(estimate, view, model_of(view, ticket.model)) for view in holders}
+    why = {view.name: exclusion(estimate, view, view.model(ticket.model)) for view in holders}
     reason = explain.no_node(ticket.model, why)
     if any(_may_serve_later(estimate, view) for view in holders):
         return _reject(ticket, RejectKind.NO_NODE, reason)
@@ -41,7 +41,7 @@ def _may_serve_later(estimate: TicketEstimate, view: NodeView) -> bool:
     intervention."""
     if view.state != ACTIVE or ineligible(estimate.ticket, view):
         return False
-    model = model_of(view, estimate.ticket.model)
+    model = view.model(estimate.ticket.model)
     return view.status is None or model is None or fits(view.status, model)
 
 

@@ -13,7 +13,6 @@ from router.api.admin.gate import CurrentAdmin
 from router.api.admin.models import (
     chosen_node,
     client_of,
-    find_status,
     named_agent,
     nodes_with,
     refuse_maintenance,
@@ -49,7 +48,7 @@ async def pull_model(admin: CurrentAdmin, body: PullBody) -> PullStarted:
     if body.from_node:
         named_agent(core, body.from_node)
     to = named_agent(core, body.node) if body.node else emptiest_node(core, body.model)
-    status = find_status(to, body.model)
+    status = to.model(body.model)
     if status is not None and status.state is not ModelState.PULLING and body.revision is None:
         return PullStarted(model=body.model, node=to.name, source="", since_s=status.since_unix_s)
     refuse_maintenance(to, "pulled")
@@ -84,7 +83,7 @@ async def remove_model(admin: CurrentAdmin, body: RemoveBody) -> OrderDone:
     view = named_agent(admin.core, body.node)
     if not _is_pulling(view, body.model) and view.broken(body.model) is None:
         view = chosen_node(admin.core, body.model, body.node)
-    status = find_status(view, body.model)
+    status = view.model(body.model)
     if status is not None and status.state in READY_OR_LOADING:
         raise Conflict(
             f"The model {body.model!r} is in memory on {view.name}; "
@@ -215,7 +214,7 @@ def _reachable(core: Core) -> list[NodeView]:
 
 
 def _is_pulling(view: NodeView, model: str) -> bool:
-    status = find_status(view, model)
+    status = view.model(model)
     return status is not None and status.state is ModelState.PULLING
 
 

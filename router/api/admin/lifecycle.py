@@ -9,7 +9,6 @@ from registry import policies, schedules
 from registry.records import PolicyRecord, ScheduleRecord
 from router.api.admin.bodies import AddSchedule, PolicyChange
 from router.api.admin.gate import CurrentAdmin
-from router.api.admin.models import find_status
 from router.api.admin.views import PolicyRow, ScheduleRow
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, UnknownModel
@@ -68,7 +67,7 @@ def _check_there(core: Core, model: str, node: str | None) -> None:
     """Raises `UnknownModel` if the named node does not have the model; a node without a status may
     have it."""
     view = core.fleet.by_name(node) if node is not None else None
-    if view is None or view.status is None or find_status(view, model) is not None:
+    if view is None or view.status is None or view.model(model) is not None:
         return
     raise UnknownModel(
         f"The node {node!r} does not have the model {model!r}; `router models pull {model} --node "
@@ -83,7 +82,7 @@ def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -
     words = [
         _lack_of_room(core, model, view)
         for view in core.fleet.snapshot
-        if view.kind == KIND_AGENT and node_id in ("", view.node_id) and find_status(view, model)
+        if view.kind == KIND_AGENT and node_id in ("", view.node_id) and view.model(model)
     ]
     lacking = [each for each in words if each]
     if lacking and (not on_any or all(words)):
@@ -92,7 +91,7 @@ def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -
 
 def _lack_of_room(core: Core, name: str, view: NodeView) -> str:
     """Describes the lack of memory as a sentence; empty if there is enough."""
-    status = find_status(view, name)
+    status = view.model(name)
     assert view.status is not None and status is not None
     pinned = {each.model for each in core.lifecycle.policies.records if _pins(each, view)}
     others = [

@@ -124,7 +124,7 @@ def chosen_node(core: Core, model: str, name: str) -> NodeView:
     """Returns the node that the admin named. Raises an error unless it can load and unload the
     model at this time."""
     view = named_agent(core, name)
-    status = find_status(view, model)
+    status = view.model(model)
     if reason := view.broken(model):
         raise ModelBroken(f"{model!r} cannot be served on {name}: {reason}", param="model")
     if status is None:
@@ -273,14 +273,8 @@ def nodes_with(core: Core, model: str) -> list[NodeView]:
     return [view for view in core.fleet.snapshot if has_whole(view, model)]
 
 
-def find_status(view: NodeView, model: str) -> ModelStatus | None:
-    """Returns the node's status of the model; None if it has none."""
-    models = view.status.models if view.status else ()
-    return next((status for status in models if status.name == model), None)
-
-
 def _status(view: NodeView, model: str) -> ModelStatus:
-    status = find_status(view, model)
+    status = view.model(model)
     assert status is not None
     return status
 
