@@ -42,7 +42,6 @@ from serving.setting_kinds import (
 from serving.stay_awake import StayAwake
 from serving.variables import PREFIX
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
 THREAD_BODY_BYTES = 256 * 1024
 """A larger body is parsed in a thread."""
 STREAM_KEEPALIVE_S = 10.0

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Executable, RowMapping, event, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, Executable, RowMapping, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     DBAPIError,
@@ -34,7 +32,6 @@ from registry.errors import (
     RegistryFull,
     RegistryLocked,
 )
-from registry.tables import meta
 from registry.trouble import Trouble
 from serving.process_lock import ProcessLock
 
@@ -279,29 +276,6 @@ class Registry:
         with _translated(self.path):
             async with self._writer_engine.connect() as connection:
                 await _pragma(connection, "wal_checkpoint(TRUNCATE)")
-
-
-async def router_id(registry: Registry) -> str:
-    """The id of this registry's router: 16 random hex characters, made once and kept."""
-    return await _read_or_create(registry, "router_id", secrets.token_hex(8))
-
-
-async def usage_secret(registry: Registry) -> bytes:
-    """32 random bytes, made once and kept, by which the router knows its own usage records."""
-    return bytes.fromhex(await _read_or_create(registry, "accounts_secret", secrets.token_hex(32)))
-
-
-async def _read_or_create(registry: Registry, key: str, value: str) -> str:
-    """The value under the key; `value` is stored and returned if there is none yet."""
-
-    async def make(session: WriteSession) -> str:
-        made = insert(meta).values(key=key, value=value)
-        await session.execute(made.on_conflict_do_nothing())
-        row = await session.fetch_one(select(meta.c.value).where(meta.c.key == key))
-        assert row is not None
-        return str(row["value"])
-
-    return await registry.write(make)
 
 
 def _engine(path: Path, *, begin: str, pool_size: int) -> AsyncEngine:

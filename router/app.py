@@ -13,8 +13,8 @@ from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.chain.prefix import Chainer
 from node.protocol.paths import VERSION_PREFIX
-from registry import aliases, keys, nodes, policies, residency, schedules, usage
-from registry.db import Registry, router_id, usage_secret
+from registry import aliases, keys, meta, nodes, policies, residency, schedules, usage
+from registry.db import Registry
 from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
 from router.api.bodies import Scope
@@ -90,7 +90,7 @@ async def open_core(
 
 
 async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], float]) -> Core:
-    own_id = await router_id(registry)
+    own_id = await meta.router_id(registry)
     async with registry.read() as session:
         ring = KeyRing(await keys.list_all(session))
         fleet = Fleet(await residency.list_all(session))
@@ -105,7 +105,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
     driver = SchedulerDriver(Scheduler(prefixes, limits), fleet, decisions, metrics)
     ledger = Ledger(
-        Origins(own_id, await usage_secret(registry)),
+        Origins(own_id, await meta.usage_secret(registry)),
         UsageFeedback(driver, predictions, decisions, metrics, budgets.charge),
         log_requests=settings.log_requests,
     )

@@ -19,7 +19,6 @@ from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, T
 from serving.stay_awake import StayAwake
 
 ENV_KEY = "MLX_FLEET_KEY"
-MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 10.0
 USAGE_FLUSH_S = 1.0

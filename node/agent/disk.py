@@ -11,9 +11,7 @@ from node.models.pulls import Pulls
 from node.models.shares import Shares
 from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand, Share
-from node.protocol.messages import ModelState, ModelStatus
-
-_NOT_LOADED = (ModelState.ON_DISK, ModelState.FAILED)
+from node.protocol.messages import NOT_LOADED, ModelStatus
 
 
 class Disk:
@@ -92,7 +90,7 @@ class Disk:
 
     def _check_at_rest(self, name: str) -> None:
         for model in self._supervisor.status():
-            if model.name == name and (model.state not in _NOT_LOADED or model.leases):
+            if model.name == name and (model.state not in NOT_LOADED or model.leases):
                 raise ModelBusy(
                     f"{name} is in memory; unload it first with `router unload {name}`."
                 )

@@ -11,7 +11,7 @@ from node.engines.residency_policy import ResidencyPolicy
 from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, NodeError, StartError, UnknownModel
 from node.protocol.lifecycle import POLICIES_LAPSE_S
-from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.messages import NOT_LOADED, ModelState, ModelStatus
 
 ROUND_S = 2.0
 UNWATCHED_S = 60.0
@@ -19,7 +19,6 @@ UNWATCHED_S = 60.0
 LOAD_STALL_S = 900.0
 """Seconds without progress after which a load counts as hung: a slow disk may need minutes for a
 single tensor."""
-_NOT_LOADED = (ModelState.ON_DISK, ModelState.FAILED)
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ class Watchdog:
                 task.cancel()
         # A router loads the models that it has pinned.
         for status in statuses:
-            is_due = status.state in _NOT_LOADED and not status.leases and not status.retry_after_s
+            is_due = status.state in NOT_LOADED and not status.leases and not status.retry_after_s
             if status.name in self._residency.pins and is_due:
                 task = asyncio.create_task(self._load(status.name))
                 self._loading.add(task)

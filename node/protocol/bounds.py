@@ -17,6 +17,8 @@ MAX_TOKENS = 1_000_000_000
 NAME_CHARS = 256
 ORIGIN_CHARS = 200
 PROOF_CHARS = 64
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Size of the body of a request."""
 MAX_EVENT_BYTES = 1024 * 1024
 """Size of one line of an event stream."""
 

@@ -64,6 +64,8 @@ class ModelState(StrEnum):
 
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 """States in which a model occupies memory."""
+NOT_LOADED = (ModelState.ON_DISK, ModelState.FAILED)
+"""States in which a model is complete on disk and occupies no memory."""
 
 
 class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):

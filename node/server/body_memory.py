@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from node.errors import TooManyWaiting
-from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from node.protocol.bounds import MAX_BODY_BYTES
+from node.settings import THREAD_BODY_BYTES
 from serving.fair_shares import FairShares, Share
 
 MAX_OPEN_BYTES = 4 * MAX_BODY_BYTES

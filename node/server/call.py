@@ -12,7 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from node.agent.request_record import Sender
 from node.dialects.anthropic import errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, UnknownPath
-from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
+from node.protocol.bounds import MAX_BODY_BYTES, ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.error_envelopes import openai_envelope
 from node.protocol.headers import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.protocol.ids import client_id
@@ -21,7 +21,7 @@ from node.request import TextRequest
 from node.server.body_memory import Bodies
 from node.server.left_out import left_out_headers, sentence
 from node.server.stream import Headers
-from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from node.settings import THREAD_BODY_BYTES
 from serving.fair_shares import Share
 from serving.http.exchange import mark_authenticated
 from serving.http.refusals import Refusal

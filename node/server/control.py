@@ -19,7 +19,7 @@ from node.errors import (
     NodeError,
     UnknownPath,
 )
-from node.protocol.bounds import clipped
+from node.protocol.bounds import MAX_BODY_BYTES, clipped
 from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
@@ -34,7 +34,7 @@ from node.protocol.messages import (
     encode_status,
 )
 from node.server.control_auth import ControlGate, command_of, json_response, read_body
-from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from node.settings import THREAD_BODY_BYTES
 
 
 def health_router(agent: Agent) -> APIRouter:

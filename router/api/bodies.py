@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.chain.prefix import Fields, read_fields
 from router.errors import BadRequest, BodyTooLarge
-from router.settings import MAX_BODY_BYTES
 from serving.http.exchange import Receive
 
 Scope = MutableMapping[str, Any]

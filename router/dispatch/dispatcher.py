@@ -34,6 +34,7 @@ from router.records.outcomes import (
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
 )
+from router.scheduler.rejects import RETRY_AFTER_S
 from router.settings import CONNECT_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Caller, Failure, Lease, NodeView, Ticket, Verdict
@@ -46,8 +47,6 @@ from serving.terminal.error_text import error_text
 
 log = logging.getLogger("mlx_fleet.router")
 
-RETRY_AFTER_S = 5
-"""Seconds after which a caller should try again if a node is unreachable."""
 _REMOVED = "The node was removed from the fleet."
 ROUTER_FAULT_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
 """Statuses by which a node rejects the router's token, address or version, although the caller's

@@ -11,6 +11,7 @@ from router.states import ACTIVE
 from router.types import Moment, NodeView, Reject, RejectKind, Ticket
 
 RETRY_AFTER_S = 5
+"""Seconds after which a client should try again if no node can serve it now."""
 MAX_RETRY_AFTER_S = 60
 LATE_FACTOR, LATE_S = 2.0, 1.0
 """An estimated wait longer than this multiple of the remaining time plus this constant is certain

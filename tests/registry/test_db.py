@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from registry import audit, db
-from registry.db import ReadSession, Registry, WriteSession, router_id, usage_secret
+from registry.db import ReadSession, Registry, WriteSession
 from registry.errors import (
     ReadOnlyRegistry,
     RegistryClosed,
@@ -453,26 +453,3 @@ async def test_a_closed_registry_takes_no_work(tmp_path: Path) -> None:
     with pytest.raises(RegistryClosed):
         async with opened.read():
             pass
-
-
-async def test_the_router_id_is_made_once_and_survives_a_restart(tmp_path: Path) -> None:
-    opened = await open_migrated(tmp_path / "registry.db")
-    ids = set(await asyncio.gather(*(router_id(opened) for _ in range(5))))
-    await opened.close()
-    again = await open_migrated(tmp_path / "registry.db")
-    assert ids == {await router_id(again)}
-    assert len(bytes.fromhex(ids.pop())) == 8
-    await again.close()
-
-
-async def test_the_secret_of_usage_records_is_each_registry_s_own_and_survives_a_restart(
-    tmp_path: Path,
-) -> None:
-    secrets = []
-    for name in ("registry.db", "registry.db", "other.db"):
-        opened = await open_migrated(tmp_path / name)
-        secrets.append(await usage_secret(opened))
-        await opened.close()
-    first, again, other = secrets
-    assert first == again != other
-    assert len(first) == 32

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
+from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.headers import HEADER_ORIGIN
 from node.server import body_memory
-from node.settings import MAX_BODY_BYTES
 from serving.fair_shares import Share
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, running
 

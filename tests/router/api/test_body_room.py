@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.json_size import MAX_CONTAINERS
 from node.protocol.messages import StatusEvent
 from router.api import body_room, inference
 from router.api.body_room import BodyRoom
-from router.settings import MAX_BODY_BYTES
 from serving.fair_shares import FairShares
 from tests.router.conftest import (
     WAIT_S,

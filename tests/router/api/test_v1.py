@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.ids import client_id
 from node.protocol.messages import StatusEvent
 from router.api.bodies import parse_routing, trace_lines, with_model
 from router.api.models import Models
 from router.api.v1 import RELAYED_PATHS
 from router.errors import BadRequest
-from router.settings import MAX_BODY_BYTES
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
