@@ -26,7 +26,6 @@ from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
-from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.first_keys import make_first_keys
 from router.fleet.fleet import Fleet
@@ -100,22 +99,19 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     metrics = Metrics(fleet.name_of)
     budgets = Budgets(fleet, spent, wall, metrics.charged)
     prefixes = PrefixIndex()
-    predictions = Predictions(prefixes, metrics)
     decisions = Decisions()
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
-    driver = SchedulerDriver(Scheduler(prefixes, limits), fleet, decisions, metrics)
-    ledger = Ledger(
-        Origins(own_id, await meta.usage_secret(registry)),
-        UsageFeedback(driver, predictions, decisions, metrics, budgets.charge),
-        log_requests=settings.log_requests,
-    )
+    scheduler = Scheduler(prefixes, limits)
+    driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
+    origins = Origins(own_id, await meta.usage_secret(registry))
+    ledger = Ledger(origins, driver, budgets.charge, log_requests=settings.log_requests)
     watcher = Watcher(fleet, ledger, prefixes)
     stalls = StallWatchdog(
         fleet,
         StallLimits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
         metrics.stalled,
     )
-    known = DispatchRecords(prefixes, decisions, metrics, stalls)
+    records = DispatchRecords(prefixes, decisions, metrics)
     ModelGauges(fleet, metrics)
     _add_gauges(metrics, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
@@ -133,7 +129,8 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         metrics=metrics,
         chainer=Chainer(),
         watcher=watcher,
-        dispatcher=Dispatcher(fleet, watcher, ledger, driver, known),
+        dispatcher=Dispatcher(fleet, watcher, ledger, driver, records),
+        stalls=stalls,
         traffic=driver.traffic,
         decisions=decisions,
         lifecycle=Lifecycle(parts, *wanted),

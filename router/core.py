@@ -9,6 +9,7 @@ from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.traffic import Traffic
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle
 from router.records.decisions import Decisions
@@ -39,6 +40,7 @@ class Core:
     chainer: Chainer
     watcher: Watcher
     dispatcher: Dispatcher
+    stalls: StallWatchdog
     traffic: Traffic
     decisions: Decisions
     lifecycle: Lifecycle

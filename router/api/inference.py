@@ -115,7 +115,7 @@ class Inference:
         # budget.
         core.budgets.reserve(ticket)
         reply = Reply(ticket, exchange, core.traffic, core.settings.stream_keepalive_s)
-        return Relay(reply, core.dispatcher)
+        return Relay(reply, core.dispatcher, core.stalls)
 
 
 def _fail(relay: Relay, error: RouterError) -> None:

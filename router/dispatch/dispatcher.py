@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from router.errors import (
 )
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
-from router.fleet.stall_watchdog import Progress, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
@@ -55,12 +54,11 @@ own key is valid. Redirects are among them, since they would lead around the rou
 
 @dataclass(frozen=True, slots=True)
 class DispatchRecords:
-    """Stores of what the router knows about the requests that it places."""
+    """The parts that keep what dispatched requests have shown."""
 
     prefixes: PrefixIndex
     decisions: Decisions
     metrics: Metrics
-    stalls: StallWatchdog
 
 
 class NotSent(NodeFailed):
@@ -80,13 +78,13 @@ class Dispatcher:
         watcher: Watcher,
         ledger: Ledger,
         driver: SchedulerDriver,
-        known: DispatchRecords,
+        records: DispatchRecords,
     ) -> None:
         self._fleet = fleet
         self._watcher = watcher
         self._ledger = ledger
         self._driver = driver
-        self._known = known
+        self._records = records
         self.traffic = driver.traffic
         self._plain: set[str] = set()
         """Ids of servers that refuse the field which requests a token count."""
@@ -98,10 +96,10 @@ class Dispatcher:
         try:
             return await self._driver.place(ticket)
         except RouterError as error:
-            self._known.metrics.request_ended(ticket.model, "", error.code)
+            self._records.metrics.request_ended(ticket.model, "", error.code)
             raise
         except asyncio.CancelledError:
-            self._known.metrics.request_ended(ticket.model, "", OUTCOME_CANCELLED)
+            self._records.metrics.request_ended(ticket.model, "", OUTCOME_CANCELLED)
             self._ledger.left(ticket)
             raise
 
@@ -168,10 +166,6 @@ class Dispatcher:
         """Notes that the lease's node refuses the field which requests a token count."""
         self._plain.add(lease.node_id)
 
-    def watch(self, ticket: Ticket, lease: Lease, is_paused: Callable[[], bool]) -> Progress:
-        """Watches the request for stalls, as `StallWatchdog.watch`."""
-        return self._known.stalls.watch(lease, is_paused, ticket.deadline_s)
-
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
     ) -> WholeResponse:
@@ -233,18 +227,18 @@ class Dispatcher:
         tokens = response.tokens if response else None
         if served and ticket.chain is not None:
             prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
-            self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
+            self._records.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if response is not None and tokens is not None:
-            self._known.metrics.third_party_tokens(lease, tokens)
+            self._records.metrics.third_party_tokens(lease, tokens)
             usage = response.usage_record(lease, now_s)
-            self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
+            self._records.decisions.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
         self._ledger.ended(lease, now_s, outcome, tokens)
         self._ended(lease, outcome)
         self._release_client(lease.node_id)
 
     def _ended(self, lease: Lease, outcome: str) -> None:
-        self._known.decisions.ended(lease.ticket_id, outcome)
-        self._known.metrics.request_ended(lease.model, lease.node_id, outcome)
+        self._records.decisions.ended(lease.ticket_id, outcome)
+        self._records.metrics.request_ended(lease.model, lease.node_id, outcome)
 
     def forget_node(self, node_id: str) -> None:
         """Deletes what was learned about a removed node, and closes its client once it is idle."""

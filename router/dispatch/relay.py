@@ -7,6 +7,7 @@ from router.dispatch.attempt_outcome import ErrorResponse, failure_kind
 from router.dispatch.dispatcher import Dispatcher, EndedByAdmin
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
+from router.fleet.stall_watchdog import StallWatchdog
 from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_DRAINED,
@@ -24,10 +25,11 @@ _FINAL = frozenset((OUTCOME_LATE, OUTCOME_REFUSED))
 class Relay:
     """Owns a ticket's leases, from its first attempt to its last."""
 
-    def __init__(self, reply: Reply, dispatcher: Dispatcher) -> None:
+    def __init__(self, reply: Reply, dispatcher: Dispatcher, stalls: StallWatchdog) -> None:
         self.reply = reply
         self.ticket = reply.ticket
         self._dispatcher = dispatcher
+        self._stalls = stalls
         self._waits_s: list[int] = []
         """Seconds after which nodes that could not take the request may be tried again."""
         self._attempt: Attempt | None = None
@@ -48,7 +50,7 @@ class Relay:
     async def run(self) -> None:
         """Tries nodes until one serves the request or none is left. What it raises is sent to the
         client by `Reply.fail`."""
-        reply, dispatcher = self.reply, self._dispatcher
+        reply, dispatcher, deadline_s = self.reply, self._dispatcher, self.ticket.deadline_s
         current: Lease | None = None
         result: str | RouterError | ErrorResponse
         reply.begin_wait()
@@ -57,7 +59,7 @@ class Relay:
             while current is not None:
                 lease, outcome = current, OUTCOME_CANCELLED
                 try:
-                    with dispatcher.watch(self.ticket, lease, reply.is_paused) as progress:
+                    with self._stalls.watch(lease, reply.is_paused, deadline_s) as progress:
                         reply.begin_wait(lease)
                         self._attempt = Attempt(reply, lease, dispatcher, progress)
                         result = await self._attempt.run()

@@ -19,9 +19,10 @@ from router.errors import (
     UnknownModel,
 )
 from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
-from router.records.outcomes import OUTCOME_CANCELLED
+from router.records.outcomes import OUTCOME_CANCELLED, LedgerListener
 from router.scheduler.scheduler import Scheduler
 from router.types import (
     Action,
@@ -45,7 +46,7 @@ _ERRORS: dict[RejectKind, type[RouterError]] = {
 }
 
 
-class SchedulerDriver:
+class SchedulerDriver(LedgerListener):
     """Owns the scheduler and the tasks that wait for tickets."""
 
     def __init__(
@@ -54,12 +55,14 @@ class SchedulerDriver:
         fleet: Fleet,
         decisions: Decisions,
         metrics: Metrics,
+        predictions: Predictions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._fleet = fleet
         self._decisions = decisions
         self._metrics = metrics
+        self._predictions = predictions
         self._clock = clock
         self._waiting: dict[str, QueuedTicket] = {}
         self.traffic = Traffic(scheduler, fleet, self._waiting, decisions, clock)
@@ -87,7 +90,7 @@ class SchedulerDriver:
         own = self._perform(actions, ticket)
         return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
 
-    # --- events ---
+    # --- events of the relay ---
 
     def on_first_content(self, lease: Lease, ttft_s: float) -> None:
         """Records the first content of the lease's response, `ttft_s` seconds after its ticket
@@ -96,20 +99,32 @@ class SchedulerDriver:
         self._metrics.first_content(lease, ttft_s)
         self._perform(self._scheduler.on_first_content(lease, self._moment()))
 
-    def on_prefilled(self, lease: Lease) -> None:
-        """Notes that the lease's node has computed its first token, which is not visible in the
-        response yet."""
-        self._perform(self._scheduler.on_first_content(lease, self._moment()))
-
     def on_done(self, lease: Lease, *, served: bool, failed: bool = False) -> None:
         """Ends the lease, as `Scheduler.on_done`."""
         actions = self._scheduler.on_done(lease, self._moment(), served=served, failed=failed)
         self._perform(actions)
 
-    def on_verdict(self, verdict: Verdict) -> None:
-        """Passes on a node's usage record of a lease that has ended."""
+    # --- events of the ledger ---
+
+    def on_prefilled(self, lease: Lease) -> None:
+        self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
         self._scheduler.on_verdict(verdict)
         self._decisions.on_verdict(verdict)
+        ttft_s = verdict.usage.ttft_s if verdict.usage else None
+        if not ticket.stream and ttft_s is not None:
+            waited_s = verdict.lease.granted_s - ticket.arrived_s
+            self._metrics.first_content(verdict.lease, waited_s + ttft_s)
+        self._predictions.on_verdict(verdict, ticket.chain)
+
+    def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
+        self._predictions.on_verdict(verdict, ticket.chain)
+
+    def on_refused(self, verdict: Verdict) -> None:
+        self._decisions.on_verdict(verdict)
+
+    # --- events of the fleet and the clock ---
 
     def on_node_removed(self, node_id: str) -> None:
         self._scheduler.on_node_removed(node_id)
@@ -143,7 +158,8 @@ class SchedulerDriver:
         """Removes a ticket whose task is cancelled, perhaps after its grant but before it has
         woken."""
         if self._waiting.pop(ticket_id, None) is not None:
-            self._perform(self._scheduler.on_disconnect(ticket_id, self._moment()))
+            self._scheduler.on_disconnect(ticket_id)
+            self._arm()
         elif decided.done() and not decided.cancelled():
             granted = decided.result()
             if isinstance(granted, Grant):

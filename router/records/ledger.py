@@ -21,6 +21,7 @@ from router.records.outcomes import (
     OUTCOME_CANCELLED,
     OUTCOME_LATE,
     OUTCOME_SERVED,
+    Charge,
     LedgerListener,
     UnreportedAttempt,
 )
@@ -61,12 +62,14 @@ class Ledger:
         self,
         origins: Origins,
         listener: LedgerListener = IGNORE,
+        charge: Charge | None = None,
         *,
         log_requests: bool = False,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.origins = origins
         self._listener = listener
+        self._charge = charge
         self._log_limiter = LogLimiter()
         self._log_requests = log_requests
         self._wall_clock = wall_clock
@@ -222,7 +225,7 @@ class Ledger:
                 prompt_tokens=prompt,
                 cached_tokens=cached,
                 completion_tokens=completion,
-                cost=self._listener.charge(entry.ticket, lease, ended),
+                cost=self._charge(entry.ticket, lease, ended) if self._charge else None,
             )
         )
         self._log(entry.ticket, entry.node_name, reason)

@@ -1,5 +1,6 @@
 """Outcomes of requests, and the interface to which the ledger reports what it learns of them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.types import Lease, Ticket, Tokens, Verdict
@@ -22,6 +23,10 @@ class UnreportedAttempt:
     tokens: Tokens | None = None
 
 
+Charge = Callable[[Ticket, Lease, UnreportedAttempt], float | None]
+"""Charges an ended attempt and returns its cost; None if it was free."""
+
+
 class LedgerListener:
     """Receives what the ledger learns of requests. This one ignores all of it."""
 
@@ -37,10 +42,6 @@ class LedgerListener:
 
     def on_refused(self, verdict: Verdict) -> None:
         """A request was refused, which says nothing about the node."""
-
-    def charge(self, ticket: Ticket, lease: Lease, attempt: UnreportedAttempt) -> float | None:
-        """The cost of an ended attempt; None if it was free."""
-        return None
 
 
 IGNORE = LedgerListener()

@@ -53,7 +53,7 @@ class Admission:
         return min(self._next_scan_s, self._queue.next_deadline_s()) if self._queue else None
 
     def remove(self, ticket_id: str) -> None:
-        """Forgets a ticket whose client has disconnected; no action follows for it."""
+        """Forgets a ticket whose client has disconnected."""
         self._queue.remove(ticket_id)
 
     def admit(self, estimate: TicketEstimate, moment: Moment) -> list[Action]:

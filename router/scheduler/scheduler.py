@@ -54,10 +54,9 @@ class Scheduler:
         self._apply_statuses(moment)
         return self._admission.admit(self._placement.estimate(ticket, moment.now_s), moment)
 
-    def on_disconnect(self, ticket_id: str, moment: Moment) -> list[Action]:
-        """Forgets a queued ticket whose client has disconnected; no action follows for it."""
+    def on_disconnect(self, ticket_id: str) -> None:
+        """Forgets a queued ticket whose client has disconnected."""
         self._admission.remove(ticket_id)
-        return []
 
     def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
         """Ends the prefill of a lease whose response has begun."""

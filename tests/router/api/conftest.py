@@ -27,6 +27,7 @@ from router.dispatch.traffic import Traffic
 from router.errors import NodeRefused, RouterError, WrongNodeToken
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.watcher import Watcher
 from router.lifecycle.action_runner import Dependencies
 from router.lifecycle.lifecycle import Lifecycle
@@ -188,6 +189,7 @@ class World:
             chainer=Chainer(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
+            stalls=cast(StallWatchdog, self),
             traffic=cast(Traffic, self),
             decisions=Decisions(),
             lifecycle=Lifecycle(

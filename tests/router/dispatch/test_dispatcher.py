@@ -13,12 +13,10 @@ from node.protocol.messages import Began, FinishReason
 from registry.records import ResidencyRecord
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords, NotSent
 from router.dispatch.scheduler_driver import SchedulerDriver
-from router.dispatch.usage_feedback import UsageFeedback
 from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
 from router.fleet.fleet import Fleet
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
-from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.watcher import Watcher
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
@@ -58,17 +56,15 @@ class World:
         self.clock = FakeClock()
         metrics, decisions = Metrics(str), Decisions()
         self.metrics, self.decisions = metrics, decisions
-        self.placing = SchedulerDriver(
-            Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock
-        )
         predictions = Predictions(self.prefixes, metrics)
+        self.placing = SchedulerDriver(
+            Scheduler(self.prefixes), self.fleet, decisions, metrics, predictions, self.clock
+        )
         budgets = Budgets(self.fleet, {}, self.clock, metrics.charged)
-        feedback = UsageFeedback(self.placing, predictions, decisions, metrics, budgets.charge)
-        self.ledger = Ledger(ORIGINS, feedback)
+        self.ledger = Ledger(ORIGINS, self.placing, budgets.charge)
         self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
-        stalls = StallWatchdog(self.fleet, StallLimits(), self.metrics.stalled)
-        known = DispatchRecords(self.prefixes, decisions, metrics, stalls)
-        self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
+        records = DispatchRecords(self.prefixes, decisions, metrics)
+        self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, records)
 
     def add(self, name: str) -> None:
         """A node that has reported its status and that nobody can connect to."""

@@ -11,6 +11,7 @@ import pytest_asyncio
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import DeadlineExceeded, NoNodeReady, QueueFull
 from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
@@ -26,8 +27,11 @@ class World:
 
     def __init__(self, max_waiting: int = 8) -> None:
         self.fleet = Fleet()
-        scheduler = Scheduler(PrefixIndex(), AdmissionLimits(max_waiting))
-        self.placing = SchedulerDriver(scheduler, self.fleet, Decisions(), Metrics(str))
+        index, metrics = PrefixIndex(), Metrics(str)
+        scheduler = Scheduler(index, AdmissionLimits(max_waiting))
+        self.placing = SchedulerDriver(
+            scheduler, self.fleet, Decisions(), metrics, Predictions(index, metrics)
+        )
         self.tasks: list[asyncio.Task[Lease]] = []
         self.report_status("a")
 

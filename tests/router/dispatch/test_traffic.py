@@ -12,6 +12,7 @@ from node.protocol.messages import ModelState
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
 from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
@@ -27,8 +28,10 @@ class World:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
+        index, metrics = PrefixIndex(), Metrics(str)
+        predictions = Predictions(index, metrics)
         self.driver = SchedulerDriver(
-            Scheduler(PrefixIndex()), self.fleet, Decisions(), Metrics(str), FakeClock()
+            Scheduler(index), self.fleet, Decisions(), metrics, predictions, FakeClock()
         )
         self.waiting: list[asyncio.Task[Lease]] = []
 

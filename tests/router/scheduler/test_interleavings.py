@@ -26,6 +26,7 @@ from router.core import Core
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.errors import RouterError
 from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
@@ -110,8 +111,10 @@ class World:
         limits = AdmissionLimits(max_waiting=3, promote_after_s=5.0)
         self.scheduler = Scheduler(self.index, limits)
         self.decisions = Watched(self)
+        # Its index is another one, since `self.index` is compared with what nodes have reported.
+        predictions = Predictions(PrefixIndex(clock.time), metrics)
         self.placing = SchedulerDriver(
-            self.scheduler, self.fleet, self.decisions, metrics, clock.time
+            self.scheduler, self.fleet, self.decisions, metrics, predictions, clock.time
         )
         self.agents = [PlayedAgent(name, self.chance) for name in AGENTS[: 1 + seed % 3]]
         self.server = PlayedServer(SERVER)
@@ -191,7 +194,8 @@ class World:
         elif reports_usage and not failed and self.chance.random() < 0.8:
             usage = usage_record(lease, 1_000, self.chance.choice((0, 500)))
             bad = self.chance.random() < 0.1
-            self.placing.on_verdict(Verdict(lease, self.clock.now_s, failed=bad, usage=usage))
+            verdict = Verdict(lease, self.clock.now_s, failed=bad, usage=usage)
+            self.placing.on_verdict(verdict, self.tickets[lease.ticket_id])
 
     def on_granted(self, ticket: Ticket, decision: Decision) -> None:
         """Counts only nodes that can serve it by their latest report, and nothing void."""

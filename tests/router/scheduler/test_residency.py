@@ -230,7 +230,7 @@ def test_a_node_is_open_again_once_the_request_that_waited_has_left() -> None:
     started_lease(fleet, "1", "m")
     queued(fleet.submit(a_ticket("2", model="x")))
     assert on_time(fleet, MAX_SWAP_WAIT_S) == []
-    fleet.scheduler.on_disconnect("2", fleet.moment)
+    fleet.scheduler.on_disconnect("2")
     assert granted(fleet.submit(a_ticket("3", model="m"))).node_id == "a"
 
 
