@@ -14,6 +14,7 @@ from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
 from node.ipc.generate import GenerateRequest
 from node.parsing.output_layout import layout_of, reads_calls
+from node.parsing.output_parser import OutputParser
 
 _MAX_TORN_TOKENS = 3
 """Most tokens, of one byte each, that may still be needed to complete a character."""
@@ -50,25 +51,11 @@ class Steered(Protocol):
 class OutputState(Protocol):
     """The output of a row, as far as constraints need it."""
 
+    parser: OutputParser
     reasoning_tokens: int
 
     @property
-    def in_reasoning(self) -> bool: ...
-
-    @property
     def is_torn(self) -> bool: ...
-
-    @property
-    def block_begin(self) -> int | None:
-        """Begin of the tool call that is being read, in characters of the output; None if there is
-        no call."""
-
-    @property
-    def block_text(self) -> str:
-        """Text so far of the call that is being read. Each access joins it anew."""
-
-    def end_block(self) -> None:
-        """Ends the call that is being read: later text is no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +123,7 @@ class RowSteer:
         self.is_refused = False
         self._steering = steering
         self._reader = reader
+        self._parser = reader.parser
         self._matcher: Matcher | None = None
         self._forced: tuple[tuple[int, ...], ...] = ()
         """Forced token sequences, of which the row has to follow one."""
@@ -147,7 +135,7 @@ class RowSteer:
         """Begin of the block that was last checked."""
         self._is_answer = False
         """True once the matcher follows the grammar of the output after reasoning."""
-        self._reasons = reader.in_reasoning
+        self._reasons = reader.parser.in_reasoning
         if self._reasons:
             self._go_on_reasoning()
         elif steering.answer is not None and steering.answer.at_begin is not None:
@@ -179,7 +167,7 @@ class RowSteer:
         if self._is_answer:
             return
         answer = self._steering.answer
-        if self._reader.in_reasoning:
+        if self._parser.in_reasoning:
             self._reasons, self._matcher = True, None
             self._go_on_reasoning()
         elif self._reasons:
@@ -203,12 +191,12 @@ class RowSteer:
 
     def _follow_block(self, answer: AnswerGrammars, calls: Grammar) -> None:
         """Constrains a block of calls from its opener to its end, and nothing around it."""
-        begin = self._reader.block_begin
+        begin = self._parser.block_begin
         if self._is_block:
             if begin is None and (self._matcher is None or self._matcher.is_accepting):
                 self._matcher, self._is_block = None, False
         elif begin is not None and begin != self._known_block:
-            block = self._reader.block_text
+            block = self._parser.block_text
             if block.startswith(answer.openers):
                 self._is_block, matcher = True, calls.open()
                 if matcher.consume_all(self._steering.vocabulary.encode(block)):
@@ -223,13 +211,13 @@ class RowSteer:
             return
         over = self._reader.reasoning_tokens - budget
         if over >= 0 and (not self._reader.is_torn or over >= _MAX_TORN_TOKENS):
-            self._reader.end_block()
+            self._parser.end_block()
             self._forced, self._is_closing = (self._steering.closing,), True
 
     def _close(self) -> None:
         """Begins the answer after the forced end of reasoning is complete."""
         self._is_closing = False
-        if self._reader.in_reasoning:
+        if self._parser.in_reasoning:
             self.error = NOT_ENDED
             return
         self._begin_answer()

@@ -17,8 +17,9 @@ class OutputReader:
         self._added = vocabulary.added
         self._detokenizer = vocabulary.open(request.tokens)
         texts = vocabulary.added_texts
-        self._parser = OutputParser(request.output, request.stops, texts, request.uid)
-        self._stop_tokens = self._parser.stop_tokens
+        self.parser = OutputParser(request.output, request.stops, texts, request.uid)
+        """Parser of the row's text; only the reader feeds it."""
+        self._stop_tokens = self.parser.stop_tokens
         self._stopped = False
         self._spell = vocabulary.spelled
         self._logprobs = request.logprobs
@@ -34,22 +35,7 @@ class OutputReader:
     @property
     def ended(self) -> bool:
         """True if the tokens read so far end the row."""
-        return self._stopped or self._parser.ended
-
-    @property
-    def error(self) -> str | None:
-        """A sentence that says why the output broke off; the row has `ended` then."""
-        return self._parser.error
-
-    @property
-    def stop(self) -> str | None:
-        """The stop string that ended the row."""
-        return self._parser.stop
-
-    @property
-    def in_reasoning(self) -> bool:
-        """True if the next token is reasoning or ends it."""
-        return self._parser.in_reasoning
+        return self._stopped or self.parser.ended
 
     @property
     def is_torn(self) -> bool:
@@ -59,7 +45,7 @@ class OutputReader:
     def read(self, token: int, logprobs: TopLogprobs | None = None) -> list[Part]:
         """Reads one more token and returns the parts that it completes. `logprobs` are its log
         probabilities, if the request asks for them."""
-        parser = self._parser
+        parser = self.parser
         reasons = parser.in_reasoning
         added = self._added.get(token)
         if logprobs is not None and not reasons and not self._is_stop(added):
@@ -71,21 +57,6 @@ class OutputReader:
         self.reasoning_tokens += reasons
         return self._logged(parts)
 
-    @property
-    def block_begin(self) -> int | None:
-        """Begin of the tool call that is being read, in characters of the output; None if there is
-        no call."""
-        return self._parser.block_begin
-
-    @property
-    def block_text(self) -> str:
-        """Text so far of the call that is being read. Each access joins it anew."""
-        return self._parser.block_text
-
-    def end_block(self) -> None:
-        """Ends the call that is being read: later text is no part of it."""
-        self._parser.end_block()
-
     def end(self, token: int | None = None, *, is_cut: bool = False) -> list[Part]:
         """Returns the buffered parts at the end of the row. `token` is the end token, if one came;
         `is_cut` is True if the output was cut off before the model ended it."""
@@ -96,7 +67,7 @@ class OutputReader:
         return parts if self._logprobs is None else self._waiting.attach(parts)
 
     def _end(self, added: AddedToken | None, *, is_cut: bool = False) -> list[Part]:
-        parser = self._parser
+        parser = self.parser
         parts = parser.feed(self._detokenizer.flush())
         if added is not None and self._is_stop(added):
             parts += parser.feed_token(added.text, special=True)
@@ -108,7 +79,7 @@ class OutputReader:
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
         # An incomplete character cannot be completed any more, and comes before the token.
-        parser, torn = self._parser, self._detokenizer.flush()
+        parser, torn = self.parser, self._detokenizer.flush()
         parts = parser.feed(torn) if torn else []
         text = self._detokenizer.step(token)
         if added.special:

@@ -190,8 +190,8 @@ class Row:
             token_count=self.token_count,
             finish=finish,
             usage=usage,
-            error=error or reader.error,
-            stop=reader.stop,
+            error=error or reader.parser.error,
+            stop=reader.parser.stop,
             choice=self.choice,
             open_choices=self.tally.open_choices,
         )

@@ -23,6 +23,7 @@ from node.engine.sampling.token_mask import Mask, all_but, only
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
 from node.parsing.constraints.schema import UnsupportedConstraint
+from node.parsing.output_parser import OutputParser
 from node.parsing.registry import layout_for
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
@@ -161,7 +162,7 @@ def test_incomplete_characters_without_end_are_cut_off(kind: str) -> None:
     lead = vocabulary.encode("€")[0]
     generated = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)
     assert generated.reader.reasoning_tokens == 2 + 3 + len(vocabulary.encode("</think>"))
-    assert not generated.reader.in_reasoning
+    assert not generated.reader.parser.in_reasoning
 
 
 def test_reasoning_that_begins_again_is_ended_at_once() -> None:
@@ -196,17 +197,13 @@ def test_a_forced_end_is_followed_by_a_header_that_begins_no_reasoning() -> None
 def test_reasoning_that_cannot_be_ended_ends_the_sequence() -> None:
     @dataclass
     class Stubborn:
+        parser: OutputParser
         reasoning_tokens: int = 5
-        in_reasoning: bool = True
         is_torn: bool = False
-        block_begin: int | None = None
-        block_text: str = ""
 
-        def end_block(self) -> None:
-            pass
-
+    parser = OutputParser(OutputFormat("think", prompt_tail="<think>\n"))
     vocabulary = VOCABULARIES["tokens"]
-    steer = RowSteer(Steering(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn())
+    steer = RowSteer(Steering(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn(parser))
     for token in (7, 8):
         assert allowed(steer.next()) == {token}
         steer.advance(token)

@@ -85,7 +85,7 @@ def test_tokens_are_reasoning_from_behind_its_begin_to_its_end() -> None:
 
 def test_a_prompt_that_has_begun_the_reasoning_is_within_it() -> None:
     read = reader(OutputFormat("think", "hermes", "<|im_start|>assistant\n<think>\n", TOOLS))
-    assert read.in_reasoning
+    assert read.parser.in_reasoning
     parts_of(read, spelled("abc"), token("</think>"), spelled("defg"))
     assert read.reasoning_tokens == 4
 
@@ -136,10 +136,10 @@ def test_a_call_within_the_reasoning_ends_where_its_block_is_ended() -> None:
     read = reader()
     output_so_far = token("<think>") + token("<tool_call>") + spelled('{"name": "f", "arg": "')
     parts = [part for number in output_so_far for part in read.read(number)]
-    read.end_block()
-    assert read.in_reasoning
+    read.parser.end_block()
+    assert read.parser.in_reasoning
     parts += read.read(token("</think>")[0])
-    assert not read.in_reasoning
+    assert not read.parser.in_reasoning
     assert "".join(part.text for part in parts) == '<tool_call>{"name": "f", "arg": "'
 
 
@@ -148,18 +148,18 @@ def test_text_of_a_truncated_call_is_read_no_more_as_one() -> None:
     parts = [
         part for number in token("<tool_call>") + spelled('{"a": "') for part in read.read(number)
     ]
-    assert read.block_text == '<tool_call>{"a": "'
-    read.end_block()
+    assert read.parser.block_text == '<tool_call>{"a": "'
+    read.parser.end_block()
     call = spelled('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
     parts += parts_of(read, token("<tool_call>"), call[len("<tool_call>") :])
     assert [part.text for part in parts] == ['<tool_call>{"a": "', "", "{}"]
-    assert read.block_text == ""
+    assert read.parser.block_text == ""
 
 
 def test_where_no_call_is_read_none_can_be_cut() -> None:
     for read in (reader(), reader(None)):
-        read.end_block()
-        assert read.block_text == ""
+        read.parser.end_block()
+        assert read.parser.block_text == ""
         assert parts_of(read, spelled("ab")) == [Part(PartKind.CONTENT, "ab")]
 
 
@@ -195,7 +195,7 @@ def test_a_stop_string_in_the_reasoning_ends_nothing() -> None:
     found = parts_of(read, token("<think>"), spelled("a. b."), token("</think>"), spelled("c. d"))
     assert found == [Part(PartKind.REASONING, "a. b."), Part(PartKind.CONTENT, "c")]
     assert read.ended
-    assert read.stop == "."
+    assert read.parser.stop == "."
 
 
 def test_an_unknown_format_is_an_error() -> None:
