@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from node.engines.residency_policy import ResidencyPolicy
 from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, NodeError, StartError, UnknownModel
+from node.protocol.idle_rule import is_idle_too_long
 from node.protocol.lifecycle import POLICIES_LAPSE_S
 from node.protocol.messages import NOT_LOADED, ModelState, ModelStatus
 
@@ -133,10 +134,3 @@ class Watchdog:
             entry = await self._supervisor.find(status.name)
             logger.info("Unloading %s, idle for %.0f s.", status.name, status.idle_s)
             await self._supervisor.unload(entry, status.generation, status.keep_alive_s)
-
-
-def is_idle_too_long(status: ModelStatus) -> bool:
-    """True if a model has been idle for longer than its keep-alive."""
-    if status.pinned or status.idle_s is None or status.keep_alive_s is None:
-        return False
-    return status.idle_s >= status.keep_alive_s

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from node.protocol.idle_rule import is_idle_too_long
 from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
 from router.lifecycle.sources import sources
@@ -197,21 +198,17 @@ def may_load(model: ModelStatus) -> bool:
 
 
 def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[UnloadModel]:
-    """Returns unloads of models that have been idle for longer than their keep-alive; `queued` are
-    the models that requests in the router wait for."""
+    """Returns unloads of models that have been idle for too long; `queued` are the models that
+    requests in the router wait for."""
     if view.kind != KIND_AGENT or not view.reachable or view.status is None:
         return []
-    since_s = max(0.0, now_s - view.status_at_s)
+    age_s = max(0.0, now_s - view.status_at_s)
     return [
         UnloadModel(view.node_id, model.name, model.generation, model.keep_alive_s)
         for model in view.status.models
-        if model.state is ModelState.READY
-        and not model.pinned
-        and not model.leases
+        if model.keep_alive_s is not None
+        and is_idle_too_long(model, age_s)
         and model.name not in queued
-        and model.idle_s is not None
-        and model.keep_alive_s is not None
-        and model.idle_s + since_s >= model.keep_alive_s
     ]
 
 

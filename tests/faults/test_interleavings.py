@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import pytest
 
-from node.agent.watchdog import UNWATCHED_S, is_idle_too_long
+from node.agent.watchdog import UNWATCHED_S
 from node.engines import processes as engines_module
 from node.errors import NodeError
 from node.ipc.messages import Pressure
+from node.protocol.idle_rule import is_idle_too_long
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState
 from router.states import ACTIVE, CORDONED, MAINTENANCE
@@ -229,11 +230,7 @@ class World:
         for each in whole:
             assert each.leases == 0
             assert each.state not in (ModelState.LOADING, ModelState.DRAINING)
-            if (
-                each.state is ModelState.READY
-                and each.idle_s is not None
-                and is_idle_too_long(each)
-            ):
+            if each.idle_s is not None and is_idle_too_long(each):
                 assert each.keep_alive_s is not None
                 assert each.idle_s - each.keep_alive_s <= 2 * SETTLE_S
 

@@ -5,22 +5,26 @@ import asyncio
 import os
 import signal
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Watchdog
 from node.engine.scripted.script import Script
+from node.engines.supervisor import Supervisor
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.long_step import PATIENCE, LongStepWatch
 from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
-from node.protocol.messages import ModelState
+from node.protocol.messages import ModelState, ModelStatus
 from serving.units import GIB
 from tests.node.engines.processes import engine_pid
+from tests.node.engines.test_residency_policy import residency_policy
 from tests.node.engines.test_supervisor import World
 from tests.node.engines.test_supervisor import world as any_world
+from tests.node.protocol import idle_cases
+from tests.node.protocol.idle_cases import IdleCase
 
 KEEP_ALIVE_S = 100.0
 STALL_S = 50.0
@@ -45,6 +49,37 @@ class Watched:
         self._it.clock.late_s += seconds
         await self.watchdog.check()
         return self._it.supervisor.status()[0].state
+
+
+class PlayedSupervisor:
+    """A supervisor whose only model has this status."""
+
+    def __init__(self, status: ModelStatus) -> None:
+        self.time_s = 0.0
+        self.unloaded: list[tuple[int, float]] = []
+        """Generation and least idle time of each unload."""
+        self._status = status
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def status(self) -> tuple[ModelStatus, ...]:
+        return (self._status,)
+
+    async def find(self, name: str) -> str:
+        return name
+
+    async def unload(self, _entry: str, generation: int, min_idle_s: float) -> None:
+        self.unloaded.append((generation, min_idle_s))
+
+
+@pytest.mark.parametrize("case", idle_cases.CASES, ids=lambda case: case.name)
+async def test_every_case_of_the_idle_rule(case: IdleCase) -> None:
+    played = PlayedSupervisor(case.status())
+    watchdog = Watchdog(cast(Supervisor, played), residency_policy(), lambda: False, STALL_S)
+    played.time_s = UNWATCHED_S
+    await watchdog.check()
+    assert played.unloaded == ([(3, idle_cases.KEEP_ALIVE_S)] if case.is_idle else [])
 
 
 async def test_an_idle_model_is_unloaded_where_no_router_watches() -> None:

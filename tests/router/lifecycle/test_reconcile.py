@@ -24,6 +24,8 @@ from router.lifecycle.reconcile import (
     steps,
 )
 from router.types import NodeView
+from tests.node.protocol import idle_cases
+from tests.node.protocol.idle_cases import IdleCase
 from tests.router.conftest import model_status, node_view
 
 PIN = Requirement("m", "n", pinned=True)
@@ -135,26 +137,20 @@ def test_under_maintenance_every_model_leaves_that_no_request_uses() -> None:
     assert policies_for(node, requirements) == {}
 
 
-@pytest.mark.parametrize(
-    ("fields", "leaves"),
-    [
-        ({}, True),
-        ({"idle_s": 49.0}, False),
-        ({"pinned": True}, False),
-        ({"leases": 1}, False),
-        ({"keep_alive_s": None}, False),
-        ({"idle_s": None}, False),
-        ({"state": ModelState.LOADING}, False),
-    ],
-)
-def test_a_model_leaves_that_was_idle_for_longer_than_it_is_kept(
-    fields: dict[str, Any], leaves: bool
-) -> None:
-    usual: dict[str, Any] = {"idle_s": 50.0, "keep_alive_s": 60.0, "generation": 3}
-    node = view(model_status("m", **{**usual, **fields}), status_at_s=100.0)
-    expected = [UnloadModel("n", "m", 3, 60.0)] if leaves else []
-    assert idle(node, 110.0, frozenset()) == expected
-    assert idle(node, 110.0, frozenset({"m"})) == []
+@pytest.mark.parametrize("case", idle_cases.CASES, ids=lambda case: case.name)
+def test_a_model_leaves_that_was_idle_for_longer_than_it_is_kept(case: IdleCase) -> None:
+    node = view(case.status(), status_at_s=100.0)
+    expected = [UnloadModel("n", "m", 3, idle_cases.KEEP_ALIVE_S)] if case.is_idle else []
+    assert idle(node, 100.0, frozenset()) == expected
+    assert idle(node, 100.0, frozenset({"m"})) == []
+
+
+def test_a_model_is_idle_for_as_long_as_its_node_has_reported_nothing_else() -> None:
+    model = model_status("m", idle_s=50.0, keep_alive_s=60.0, generation=3)
+    node = view(model, status_at_s=100.0)
+    assert idle(node, 109.0, frozenset()) == []
+    assert idle(node, 110.0, frozenset()) == [UnloadModel("n", "m", 3, 60.0)]
+    assert idle(view(model, status_at_s=100.0, reachable=False), 110.0, frozenset()) == []
 
 
 def test_a_model_for_any_node_stays_where_it_is_else_goes_where_memory_is_free() -> None:
