@@ -22,8 +22,8 @@ from router.lifecycle.reconcile import (
     Requirement,
     Step,
     UnloadModel,
-    best_place,
     idle,
+    node_for_schedule,
     plan,
     steps,
 )
@@ -136,7 +136,7 @@ class Lifecycle:
         if record.node_id:
             return record.node_id
         before = self._places.get(record.id, "")
-        self._places[record.id] = best_place(fleet, record.model, before)
+        self._places[record.id] = node_for_schedule(fleet, record.model, before)
         return self._places[record.id]
 
     # --- planning ---

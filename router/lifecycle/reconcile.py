@@ -11,7 +11,7 @@ import msgspec
 from node.protocol.idle_rule import is_idle_too_long
 from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
-from router.lifecycle.sources import sources
+from router.lifecycle.sources import has_whole, sources
 from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
 from router.types import NodeView
 
@@ -212,21 +212,23 @@ def idle(view: NodeView, now_s: float, queued: frozenset[str]) -> list[UnloadMod
     ]
 
 
-def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
-    """Returns the id of the best node for a model that may be on any: where it was placed before,
-    else where it is loaded, else the one with the most free memory; empty if there is none."""
-    best, best_rank = "", (False, False, 0)
-    for view in fleet:
-        if view.kind != KIND_AGENT or not _takes(view) or not view.reachable:
-            continue
-        status = view.model(model)
-        if status is None or view.status is None or status.state is ModelState.PULLING:
-            continue
-        free = view.status.memory_budget_bytes - view.status.memory_leased_bytes
-        rank = (view.node_id == current, status.state in READY_OR_LOADING, free)
-        if not best or rank > best_rank:
-            best, best_rank = view.node_id, rank
-    return best
+def node_for_schedule(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
+    """Returns the id of the node for a schedule that names none: where it placed the model before,
+    else the best one by `load_rank`; empty if there is none."""
+    able = [view for view in fleet if _takes(view) and has_whole(view, model)]
+    if not able:
+        return ""
+    return max(able, key=lambda view: (view.node_id == current, load_rank(view, model))).node_id
+
+
+def load_rank(view: NodeView, model: str) -> tuple[bool, int]:
+    """Ranks nodes on which a model can be loaded, the best highest: where it is loaded already,
+    else by free memory."""
+    status = view.model(model)
+    if view.status is None or status is None:
+        return False, 0
+    free_bytes = view.status.memory_budget_bytes - view.status.memory_leased_bytes
+    return status.state in READY_OR_LOADING, free_bytes
 
 
 def _takes(view: NodeView) -> bool:

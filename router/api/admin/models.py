@@ -24,7 +24,7 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
-from router.lifecycle.reconcile import READY_OR_LOADING
+from router.lifecycle.reconcile import READY_OR_LOADING, load_rank
 from router.lifecycle.sources import has_whole
 from router.scheduler.residency import no_room
 from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, OUT_OF_SERVICE
@@ -42,7 +42,7 @@ async def list_models(admin: CurrentAdmin) -> list[ModelRow]:
 async def load_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
-    view = chosen_node(core, model, order.node) if order.node else best_node(core, model)
+    view = chosen_node(core, model, order.node) if order.node else node_for_load(core, model)
     refuse_maintenance(view, "loaded")
     started_s = time.monotonic()
     await client_of(core, view).control.load(model)
@@ -102,9 +102,9 @@ def _pinned_by(core: Core, model: str, view: NodeView) -> str:
     return ""
 
 
-def best_node(core: Core, model: str) -> NodeView:
-    """Returns the node to load on: where the model is loaded already, else the reachable node with
-    the most free memory. Only nodes that accept requests are candidates."""
+def node_for_load(core: Core, model: str) -> NodeView:
+    """Returns the node for an admin's load that names none: the best one by `load_rank` that
+    accepts requests."""
     holders = nodes_with(core, model)
     views = [view for view in holders if view.state == ACTIVE]
     if not views:
@@ -115,9 +115,7 @@ def best_node(core: Core, model: str) -> NodeView:
             f"{why}.",
             param="model",
         )
-    return max(
-        views, key=lambda view: (_status(view, model).state in READY_OR_LOADING, free_bytes(view))
-    )
+    return max(views, key=lambda view: load_rank(view, model))
 
 
 def chosen_node(core: Core, model: str, name: str) -> NodeView:
@@ -150,12 +148,6 @@ def named_agent(core: Core, name: str) -> NodeView:
     if not view.reachable or view.status is None:
         raise NodeUnreachable(f"The node {name!r} cannot be reached: {view.error}")
     return view
-
-
-def free_bytes(view: NodeView) -> int:
-    if view.status is None:
-        return 0
-    return view.status.memory_budget_bytes - view.status.memory_leased_bytes
 
 
 def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:

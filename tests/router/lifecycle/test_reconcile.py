@@ -16,9 +16,9 @@ from router.lifecycle.reconcile import (
     Requirement,
     Step,
     UnloadModel,
-    best_place,
     falls_short,
     idle,
+    node_for_schedule,
     plan,
     policies_for,
     steps,
@@ -81,7 +81,7 @@ def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules
     out_of_service = msgspec.structs.replace(node, status=in_maintenance)
     assert plan([out_of_service], [PIN], pushed(out_of_service, PIN)) == []
     assert steps(Step(True, "m", "n"), [out_of_service], []) == []
-    assert best_place([out_of_service], "m") == ""
+    assert node_for_schedule([out_of_service], "m") == ""
     ready = msgspec.structs.replace(in_maintenance, models=(model_status("m"),))
     leaving = msgspec.structs.replace(node, status=ready)
     assert plan([leaving], [PIN], pushed(leaving, PIN)) == []
@@ -160,10 +160,10 @@ def test_a_model_for_any_node_stays_where_it_is_else_goes_where_memory_is_free()
         full, status=msgspec.structs.replace(full.status, memory_leased_bytes=1 << 20)
     )
     loaded = view(model_status("m"), node_id="c", status=None)
-    assert best_place([full, empty, loaded], "m") == "a"
-    assert best_place([full, empty], "m", "b") == "b"
-    assert best_place([full, view(model_status("m"), node_id="c")], "m") == "c"
-    assert best_place([view(on_disk(), state="cordoned")], "m") == ""
+    assert node_for_schedule([full, empty, loaded], "m") == "a"
+    assert node_for_schedule([full, empty], "m", "b") == "b"
+    assert node_for_schedule([full, view(model_status("m"), node_id="c")], "m") == "c"
+    assert node_for_schedule([view(on_disk(), state="cordoned")], "m") == ""
 
 
 def stuck(**fields: Any) -> ModelStatus:
