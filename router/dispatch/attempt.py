@@ -6,7 +6,7 @@ import time
 
 from router.client import sse
 from router.client.response_headers import JSON_HEADERS, NodeHead
-from router.dispatch.attempt_outcome import ErrorResponse, in_dialect, outcome_of
+from router.dispatch.attempt_outcome import ErrorResponse, outcome_of, respelled_event
 from router.dispatch.dispatcher import ROUTER_FAULT_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, NodeFailed
@@ -52,8 +52,8 @@ class Attempt:
         """Relays the node's whole response and returns its outcome; returns an error that another
         node may not have instead of relaying it.
 
-        Raises `NodeFailed` if the connection breaks, and what `_check` and `Dispatcher.prepare`
-        raise.
+        Raises `NodeFailed` if the connection breaks, and what `_retryable_error` and
+        `Dispatcher.prepare` raise.
         """
         ticket, lease, dispatcher = self._ticket, self._lease, self._dispatcher
         response: Response | None = None
@@ -65,15 +65,15 @@ class Attempt:
                 self.foreign = dispatcher.prepare(ticket, lease)
                 response = await dispatcher.open(ticket, lease, self.foreign)
             self._progress.has_head = True
-            if (error := await self._check(response)) is not None:
+            if (error := await self._retryable_error(response)) is not None:
                 return error
             status, body = response.status, b""
             if status == 200 and ticket.stream:
-                if (error := await self._pass_stream(response)) is not None:
+                if (error := await self._relay_stream(response)) is not None:
                     return error
             else:
                 body = await response.read_all(MAX_RESPONSE_BYTES)
-                status = self._pass_whole(response, body)
+                status = self._relay_whole(response, body)
             is_whole = True
             return self._outcome(status, body)
         except OSError as error:
@@ -104,7 +104,7 @@ class Attempt:
             return OUTCOME_NODE_FAILED
         return OUTCOME_REFUSED if self._is_refused else outcome_of(status, body)
 
-    async def _check(self, response: Response) -> ErrorResponse | None:
+    async def _retryable_error(self, response: Response) -> ErrorResponse | None:
         """Returns an error that another node may not have. Raises `NodeRefused` or
         `WrongNodeToken`; if another model may be tried, also `ContextTooLong`."""
         status, may_fall_back = response.status, self._ticket.may_fall_back
@@ -128,7 +128,7 @@ class Attempt:
 
     # --- whole responses ---
 
-    def _pass_whole(self, response: Response, body: bytes) -> int:
+    def _relay_whole(self, response: Response, body: bytes) -> int:
         """Sends the response to the client; returns the status with which it was sent."""
         status = response.status
         if self.foreign is not None:
@@ -142,19 +142,19 @@ class Attempt:
 
     # --- streams ---
 
-    async def _pass_stream(self, response: Response) -> ErrorResponse | None:
+    async def _relay_stream(self, response: Response) -> ErrorResponse | None:
         """Relays a stream; returns the error that it begins with, if another node may not have
         it."""
         reply, exchange = self._reply, self._reply.exchange
         while not reply.has_content and (chunk := await response.read_any()):
             events, self._partial = sse.split(self._partial + chunk)
-            if events and (error := self._pass_first(response, events)) is not None:
+            if events and (error := self._relay_first(response, events)) is not None:
                 return error
-        while reply.has_content and not (self._is_over() or await response.pump(self._pass_on)):
+        while reply.has_content and not (self._is_over() or await response.pump(self._relay_chunk)):
             await exchange.drain()
         if self._is_over():
-            await self._pass_rest(response)
-        if self._partial and (error := self._pass_first(response, self._partial)) is not None:
+            await self._relay_rest(response)
+        if self._partial and (error := self._relay_first(response, self._partial)) is not None:
             return error
         if not reply.has_content and self.foreign is not None and (kept := self.foreign.end()):
             self._begin(response, kept)
@@ -167,36 +167,36 @@ class Attempt:
     def _is_over(self) -> bool:
         return self.foreign is not None and self.foreign.ending is not None
 
-    async def _pass_rest(self, response: Response) -> None:
+    async def _relay_rest(self, response: Response) -> None:
         """Ends a response whose last event has arrived, though its server may keep the connection
         open."""
         # How the connection ends does not matter; the timeout is a TimeoutError, which is an
         # OSError. A response that is complete needs no timer.
         with contextlib.suppress(OSError):
             async with asyncio.timeout(None if response.is_complete else LINGER_S):
-                while not await response.pump(self._pass_on):
+                while not await response.pump(self._relay_chunk):
                     await self._reply.exchange.drain()
         response.close()
 
-    def _pass_on(self, chunk: bytes) -> bool:
+    def _relay_chunk(self, chunk: bytes) -> bool:
         """Relays the complete events; returns False if the client must read them before more are
         sent."""
         events, self._partial = sse.split(self._partial + chunk)
         if events:
-            self._note(events)
+            self._note_progress(events)
             if self.foreign is not None:
                 events = self.foreign.pass_on(events)
             self._reply.write(events)
         return not (self._reply.is_paused() or self._is_over())
 
-    def _pass_first(self, response: Response, events: bytes) -> ErrorResponse | None:
+    def _relay_first(self, response: Response, events: bytes) -> ErrorResponse | None:
         """Relays events as long as no content is known to have been sent; returns an error in
         place of content."""
         content = events
         if not self._reply.has_content:
             if self.foreign is not None:
                 events, content = self.foreign.begin(events)
-                if (respelled := in_dialect(content, self._reply.dialect)) is not None:
+                if (respelled := respelled_event(content, self._reply.dialect)) is not None:
                     events = events.removesuffix(content) + respelled
             if (error := self._leading_error(content)) is not None:
                 return error
@@ -213,7 +213,7 @@ class Attempt:
                 if not self._is_refused:
                     self._dispatcher.on_first_content(self._ticket, self._lease)
                 self._progress.begin()
-                self._note(events)
+                self._note_progress(events)
                 if self.foreign is not None:
                     self.foreign.first_content_s = time.monotonic()
         if self.foreign is not None:
@@ -231,7 +231,7 @@ class Attempt:
         self._is_refused = sse.leads_with_refusal(events)
         return None
 
-    def _note(self, events: bytes) -> None:
+    def _note_progress(self, events: bytes) -> None:
         """Notes that progress was made, unless the events are only the node's keep-alives."""
         if not sse.is_keepalive(events):
             self._progress.has_data = True

@@ -63,11 +63,11 @@ def outcome_of(status: int, body: bytes = b"") -> str:
     return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED
 
 
-def in_envelope(name: str, status: int, body: bytes, dialect: ApiDialect) -> bytes | None:
+def respelled_body(name: str, status: int, body: bytes, dialect: ApiDialect) -> bytes | None:
     """Returns a server's error in the dialect's envelope; None if clients can read it as it is."""
     if status < 400 or dialect is ApiDialect.OPENAI:
         return None
-    if _is_to_respell(body, dialect):
+    if _needs_respelling(body, dialect):
         return error_body(sse.too_long_error(body), dialect)
     if sse.error_message(body):
         return None
@@ -79,16 +79,16 @@ def in_envelope(name: str, status: int, body: bytes, dialect: ApiDialect) -> byt
     return error_body(error, dialect)
 
 
-def in_dialect(events: bytes, dialect: ApiDialect) -> bytes | None:
+def respelled_event(events: bytes, dialect: ApiDialect) -> bytes | None:
     """Returns an error that begins a stream as an event that the dialect's clients recognize; None
     if there is none, or if they do so already."""
     body = sse.leading_too_long(events)
-    if body is None or not _is_to_respell(body, dialect):
+    if body is None or not _needs_respelling(body, dialect):
         return None
     return sse.error_event(sse.too_long_error(body), dialect)
 
 
-def _is_to_respell(body: bytes, dialect: ApiDialect) -> bool:
+def _needs_respelling(body: bytes, dialect: ApiDialect) -> bool:
     """Returns True if the error says that the prompt is too long, in words that the dialect's
     clients do not recognize."""
     if dialect is not ApiDialect.ANTHROPIC or not sse.is_too_long(body):

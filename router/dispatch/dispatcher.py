@@ -62,7 +62,7 @@ class DispatchRecords:
 
 
 class NotSent(NodeFailed):
-    """The node that was to respond is not there any more."""
+    """The request did not reach its node."""
 
 
 class EndedByAdmin(NodeFailed):
@@ -86,7 +86,7 @@ class Dispatcher:
         self._driver = driver
         self._records = records
         self.traffic = driver.traffic
-        self._plain: set[str] = set()
+        self._without_token_count: set[str] = set()
         """Ids of servers that refuse the field which requests a token count."""
         self._log_limiter = LogLimiter()
 
@@ -104,19 +104,19 @@ class Dispatcher:
             raise
 
     async def place_again(
-        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+        self, ticket: Ticket, lease: Lease, failure: Failure, retry_after_s: float | None = None
     ) -> Lease | None:
         """Returns a lease in place of one whose node failed before content, as
         `SchedulerDriver.place_again`; None if no node can take the ticket.
 
         Raises `DeadlineExceeded`.
         """
-        has_responded = how in (Failure.ERROR_RESPONSE, Failure.BUSY)
+        has_responded = failure in (Failure.ERROR_RESPONSE, Failure.BUSY)
         outcome = OUTCOME_REFUSED if has_responded else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
-        self._ended(lease, outcome)
+        self._record_end(lease, outcome)
         try:
-            return await self._driver.place_again(ticket, lease, how, retry_after_s)
+            return await self._driver.place_again(ticket, lease, failure, retry_after_s)
         except DeadlineExceeded:
             raise
         except asyncio.CancelledError:
@@ -144,7 +144,7 @@ class Dispatcher:
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
         if reported:
             return None
-        may_add_count = lease.node_id not in self._plain
+        may_add_count = lease.node_id not in self._without_token_count
         return ForeignResponse(
             ticket.path, ticket.body, stream=ticket.stream, may_add_count=may_add_count
         )
@@ -164,7 +164,7 @@ class Dispatcher:
 
     def disable_token_count(self, lease: Lease) -> None:
         """Notes that the lease's node refuses the field which requests a token count."""
-        self._plain.add(lease.node_id)
+        self._without_token_count.add(lease.node_id)
 
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
@@ -188,10 +188,10 @@ class Dispatcher:
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """Returns the error for a broken connection to the lease's node."""
+        name = self.node_name(lease)
         if isinstance(error, CutOff):
-            return EndedByAdmin(f"The node {self.node_name(lease)} is being drained.")
+            return EndedByAdmin(f"The node {name} is being drained.")
         if isinstance(error, NotConnected):
-            name = self.node_name(lease)
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             short = "The router has as many files open as it may (`ulimit -n`)"
@@ -199,7 +199,7 @@ class Dispatcher:
                 more = self._log_limiter.suppressed(short)
                 log.warning("%s: a request could not be sent to its node%s.", short, more)
             return NotSent(f"{short}.")
-        return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
+        return NodeFailed(f"The connection to the node {name} broke{_cause(error)}.")
 
     def refused(self, lease: Lease, status: int) -> RouterError:
         """Returns the error for a node that rejects the router itself; the caller's key is
@@ -233,17 +233,17 @@ class Dispatcher:
             usage = response.usage_record(lease, now_s)
             self._records.decisions.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
         self._ledger.ended(lease, now_s, outcome, tokens)
-        self._ended(lease, outcome)
+        self._record_end(lease, outcome)
         self._release_client(lease.node_id)
 
-    def _ended(self, lease: Lease, outcome: str) -> None:
+    def _record_end(self, lease: Lease, outcome: str) -> None:
         self._records.decisions.ended(lease.ticket_id, outcome)
         self._records.metrics.request_ended(lease.model, lease.node_id, outcome)
 
     def forget_node(self, node_id: str) -> None:
         """Deletes what was learned about a removed node, and closes its client once it is idle."""
         self._driver.on_node_removed(node_id)
-        self._plain.discard(node_id)
+        self._without_token_count.discard(node_id)
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:
@@ -264,7 +264,7 @@ def owner_unreachable(view: NodeView, otherwise: str = "") -> OwnerUnreachable:
     )
 
 
-def _how(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     """Describes how a connection broke, as the end of a sentence. Messages of other libraries are
     left out, since they may contain the node's address, which callers must not see."""
     if isinstance(error, UpstreamBroken):

@@ -18,7 +18,7 @@ from router.records.outcomes import (
 from router.types import Lease
 from serving.http.http_error import HEADER_RETRY_AFTER
 
-_FINAL = frozenset((OUTCOME_LATE, OUTCOME_REFUSED))
+_FINAL_OUTCOMES = frozenset((OUTCOME_LATE, OUTCOME_REFUSED))
 """Outcomes that another node would not change."""
 
 
@@ -30,8 +30,8 @@ class Relay:
         self.ticket = reply.ticket
         self._dispatcher = dispatcher
         self._stalls = stalls
-        self._waits_s: list[int] = []
-        """Seconds after which nodes that could not take the request may be tried again."""
+        self._retry_after_s: list[int] = []
+        """The `retry-after` of each node that could not take the request."""
         self._attempt: Attempt | None = None
         """The newest attempt."""
 
@@ -65,7 +65,7 @@ class Relay:
                         result = await self._attempt.run()
                 except RouterError as error:
                     outcome = _outcome_of(error)
-                    if reply.has_content or outcome in _FINAL:
+                    if reply.has_content or outcome in _FINAL_OUTCOMES:
                         raise
                     result = error
                 if isinstance(result, str):
@@ -95,26 +95,29 @@ class Relay:
         """Handles a node's error response. The last node's response is relayed with the shortest
         `retry-after` of all; if another model can be tried, it is raised instead."""
         if error.retry_after_s is not None:
-            self._waits_s.append(error.retry_after_s)
+            self._retry_after_s.append(error.retry_after_s)
         if not is_last:
             return
-        wait_s = min(self._waits_s, default=None)
+        retry_after_s = min(self._retry_after_s, default=None)
         if self.ticket.may_fall_back:
-            raise self._as_failure(lease, error, wait_s)
+            raise self._error_from(lease, error, retry_after_s)
         headers = error.headers
-        if wait_s is not None:
-            headers = {**headers, HEADER_RETRY_AFTER: b"%d" % wait_s}
+        if retry_after_s is not None:
+            headers = {**headers, HEADER_RETRY_AFTER: b"%d" % retry_after_s}
         is_foreign = self._attempt is not None and self._attempt.foreign is not None
         head = NodeHead(error.status, headers)
         self.reply.send_whole(lease, head, error.body, is_foreign=is_foreign)
 
-    def _as_failure(self, lease: Lease, error: ErrorResponse, wait_s: int | None) -> RouterError:
+    def _error_from(
+        self, lease: Lease, error: ErrorResponse, retry_after_s: int | None
+    ) -> RouterError:
         name = self._dispatcher.node_name(lease)
         kind = QueueFull if error.status == 429 else NodeFailed
         message = sse.error_message(error.body)
         status = f"The node {name} responded with status {error.status}."
         return kind(
-            f"The node {name} reports: {message}" if message else status, retry_after_s=wait_s
+            f"The node {name} reports: {message}" if message else status,
+            retry_after_s=retry_after_s,
         )
 
 

@@ -4,7 +4,7 @@ from node.protocol.paths import dialect_of
 from router.client import response_headers, sse
 from router.client.keepalive_comments import KeepAlive
 from router.client.response_headers import NodeHead
-from router.dispatch.attempt_outcome import in_envelope
+from router.dispatch.attempt_outcome import respelled_body
 from router.dispatch.traffic import Traffic
 from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
@@ -95,7 +95,7 @@ class Reply:
         self._keepalive.stop()
         self.has_content = True
         name, status = self._traffic.node_name(lease), head.status
-        if is_foreign and (respelled := in_envelope(name, status, body, self.dialect)):
+        if is_foreign and (respelled := respelled_body(name, status, body, self.dialect)):
             head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
             body = respelled
         if self._has_head:

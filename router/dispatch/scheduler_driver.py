@@ -79,16 +79,16 @@ class SchedulerDriver(LedgerListener):
         Raises `UnknownModel`, `NoNodeReady`, `QueueFull` or `DeadlineExceeded`.
         """
         own = self._perform(self._scheduler.on_request(ticket, self._moment()), ticket)
-        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
+        return _lease_of(await self._wait(ticket, own) if isinstance(own, Queued) else own)
 
     async def place_again(
-        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+        self, ticket: Ticket, lease: Lease, failure: Failure, retry_after_s: float | None = None
     ) -> Lease:
         """Returns a lease in place of one whose node failed before content, as
         `Scheduler.on_failed`. Raises what `place` raises."""
-        actions = self._scheduler.on_failed(lease, self._moment(), how, retry_after_s)
+        actions = self._scheduler.on_failed(lease, self._moment(), failure, retry_after_s)
         own = self._perform(actions, ticket)
-        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
+        return _lease_of(await self._wait(ticket, own) if isinstance(own, Queued) else own)
 
     # --- events of the relay ---
 
@@ -145,7 +145,7 @@ class SchedulerDriver(LedgerListener):
         decided: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
         ticket_id, begin_s = ticket.request_id, self._clock()
         self._waiting[ticket_id] = QueuedTicket(ticket, queued, decided)
-        self._arm()
+        self._set_timer()
         try:
             return await decided
         except asyncio.CancelledError:
@@ -159,11 +159,11 @@ class SchedulerDriver(LedgerListener):
         woken."""
         if self._waiting.pop(ticket_id, None) is not None:
             self._scheduler.on_disconnect(ticket_id)
-            self._arm()
+            self._set_timer()
         elif decided.done() and not decided.cancelled():
             granted = decided.result()
             if isinstance(granted, Grant):
-                self._perform(self._give_back(granted.lease))
+                self._perform(self._end_unused(granted.lease))
 
     def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action | None:
         """Sends each action to the task that waits for it. Returns the last action for the ticket
@@ -173,21 +173,21 @@ class SchedulerDriver(LedgerListener):
         while due:
             action = due.popleft()
             is_own = of is not None and _ticket_id(action) == of.request_id
-            ticket = of if is_own else self._ticket(action)
+            ticket = of if is_own else self._waiting_ticket(action)
             if ticket is not None:
-                self._note(ticket, action)
+                self._record_decision(ticket, action)
             if is_own:
                 own = action
             elif not isinstance(action, Queued):
                 due.extend(self._wake(action))
-        self._arm()
+        self._set_timer()
         return own
 
-    def _ticket(self, action: Action) -> Ticket | None:
+    def _waiting_ticket(self, action: Action) -> Ticket | None:
         waiting = self._waiting.get(_ticket_id(action))
         return waiting.ticket if waiting else None
 
-    def _note(self, ticket: Ticket, action: Action) -> None:
+    def _record_decision(self, ticket: Ticket, action: Action) -> None:
         if isinstance(action, Grant):
             self._decisions.granted(ticket, action.decision)
         elif isinstance(action, Reject):
@@ -199,19 +199,19 @@ class SchedulerDriver(LedgerListener):
         waiting = self._waiting.pop(_ticket_id(action), None)
         if waiting is None or waiting.decided.done():
             # Its client has disconnected, and its task has not run since.
-            return self._give_back(action.lease) if isinstance(action, Grant) else []
+            return self._end_unused(action.lease) if isinstance(action, Grant) else []
         if isinstance(action, Reject) and not action.position:
             queued = waiting.queued
             action = replace(action, position=queued.position, wait_s=queued.wait_s)
         waiting.decided.set_result(action)
         return []
 
-    def _give_back(self, lease: Lease) -> list[Action]:
+    def _end_unused(self, lease: Lease) -> list[Action]:
         """Ends a lease that no task is there to use."""
         self._decisions.ended(lease.ticket_id, OUTCOME_CANCELLED)
         return self._scheduler.on_done(lease, self._moment(), served=False)
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         """Sets one timer, for the time that the scheduler requests."""
         wake_s = self._scheduler.wake_s()
         if wake_s is None:
@@ -232,15 +232,15 @@ def _ticket_id(action: Action) -> str:
     return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
 
 
-def _lease(action: Action | None) -> Lease:
+def _lease_of(action: Action | None) -> Lease:
     """Returns the lease of a granted ticket. Raises the error of a rejected one."""
     if isinstance(action, Grant):
         return action.lease
     assert isinstance(action, Reject)
-    raise _error(action)
+    raise _error_of(action)
 
 
-def _error(action: Reject) -> RouterError:
+def _error_of(action: Reject) -> RouterError:
     kind = _ERRORS[action.kind]
     if kind is UnknownModel:
         return UnknownModel(action.reason, param="model")

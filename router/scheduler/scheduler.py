@@ -68,7 +68,7 @@ class Scheduler:
         return self._scan(moment)
 
     def on_failed(
-        self, lease: Lease, moment: Moment, how: Failure, retry_after_s: float | None = None
+        self, lease: Lease, moment: Moment, failure: Failure, retry_after_s: float | None = None
     ) -> list[Action]:
         """Places a ticket again after its node failed before the first content; `retry_after_s` is
         the `Retry-After` of a rejection.
@@ -83,8 +83,8 @@ class Scheduler:
             tried=opened.tried,
             attempt=lease.attempt - opened.ticket.earlier_attempts,
         )
-        if how is not Failure.UNSENT:
-            if how is Failure.BUSY:
+        if failure is not Failure.UNSENT:
+            if failure is Failure.BUSY:
                 self._books.reject(lease, moment.now_s, retry_after_s)
             else:
                 self._books.fail(lease, moment.now_s)
@@ -93,7 +93,7 @@ class Scheduler:
             if estimate.attempt >= MAX_ATTEMPTS:
                 return [no_node(estimate, moment), *self._scan(moment)]
             estimate = replace(estimate, attempt=estimate.attempt + 1)
-        if how is Failure.BROKEN and not is_servable(estimate, moment):
+        if failure is Failure.BROKEN and not is_servable(estimate, moment):
             estimate = replace(estimate, tried=opened.tried)
         return [*self._admission.admit(estimate, moment), *self._scan(moment)]
 

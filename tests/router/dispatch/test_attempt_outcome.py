@@ -11,9 +11,9 @@ from router.dispatch.attempt_outcome import (
     MAX_EXCERPT_CHARS,
     ErrorResponse,
     failure_kind,
-    in_dialect,
-    in_envelope,
     outcome_of,
+    respelled_body,
+    respelled_event,
 )
 from router.dispatch.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
@@ -25,11 +25,11 @@ TEXT = b"404 page\n not found\n"
 
 def test_a_page_that_is_no_error_is_returned_in_the_caller_s_dialect() -> None:
     message = "The node a responded with status 404: 404 page not found"
-    answer = json.loads(in_envelope("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
+    answer = json.loads(respelled_body("a", 404, TEXT, ApiDialect.ANTHROPIC) or b"")
     assert answer == {"type": "error", "error": {"type": "not_found_error", "message": message}}
-    answer = json.loads(in_envelope("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
+    answer = json.loads(respelled_body("a", 404, TEXT, ApiDialect.RESPONSES) or b"")
     assert (answer["error"]["message"], answer["error"]["code"]) == (message, "node_refused")
-    answer = json.loads(in_envelope("a", 500, b"", ApiDialect.RESPONSES) or b"")
+    answer = json.loads(respelled_body("a", 500, b"", ApiDialect.RESPONSES) or b"")
     assert answer["error"]["message"] == "The node a responded with status 500."
     assert answer["error"]["code"] == "node_failed"
 
@@ -51,28 +51,33 @@ def test_a_prompt_that_is_too_long_is_reported_in_the_message_that_anthropic_s_c
     server: str,
 ) -> None:
     error = {"type": "invalid_request_error", "message": SPELLED[server]}
-    whole = json.loads(in_envelope("a", 400, TOO_LONG[server], ApiDialect.ANTHROPIC) or b"")
+    whole = json.loads(respelled_body("a", 400, TOO_LONG[server], ApiDialect.ANTHROPIC) or b"")
     assert whole == {"type": "error", "error": error}
-    event = in_dialect(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", ApiDialect.ANTHROPIC) or b""
+    event = (
+        respelled_event(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", ApiDialect.ANTHROPIC) or b""
+    )
     assert json.loads(event.removeprefix(b"event: error\ndata: ")) == whole
 
 
 @pytest.mark.parametrize("dialect", [ApiDialect.OPENAI, ApiDialect.RESPONSES])
 def test_other_dialects_get_the_server_s_own_message(dialect: ApiDialect) -> None:
-    assert in_envelope("a", 400, VLLM, dialect) is None
-    assert in_dialect(b"data: " + VLLM + b"\n\n", dialect) is None
+    assert respelled_body("a", 400, VLLM, dialect) is None
+    assert respelled_event(b"data: " + VLLM + b"\n\n", dialect) is None
 
 
 def test_what_is_in_anthropic_s_form_stays_as_it_is() -> None:
     error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     body = json.dumps({"type": "error", "error": error}).encode()
-    assert in_envelope("a", 400, body, ApiDialect.ANTHROPIC) is None
-    assert in_dialect(b"event: error\ndata: " + body + b"\n\n", ApiDialect.ANTHROPIC) is None
-    assert in_dialect(b'event: message_start\ndata: {"type":"x"}\n\n', ApiDialect.ANTHROPIC) is None
+    assert respelled_body("a", 400, body, ApiDialect.ANTHROPIC) is None
+    assert respelled_event(b"event: error\ndata: " + body + b"\n\n", ApiDialect.ANTHROPIC) is None
+    assert (
+        respelled_event(b'event: message_start\ndata: {"type":"x"}\n\n', ApiDialect.ANTHROPIC)
+        is None
+    )
 
 
 def test_a_long_page_is_cut() -> None:
-    answer = json.loads(in_envelope("a", 400, b"\xff" * 9999, ApiDialect.RESPONSES) or b"")
+    answer = json.loads(respelled_body("a", 400, b"\xff" * 9999, ApiDialect.RESPONSES) or b"")
     assert answer["error"]["message"].endswith("400: " + "\ufffd" * MAX_EXCERPT_CHARS)
 
 
@@ -88,7 +93,7 @@ def test_a_long_page_is_cut() -> None:
 def test_what_the_caller_can_read_stays_as_it_is(
     status: int, body: bytes, dialect: ApiDialect
 ) -> None:
-    assert in_envelope("a", status, body, dialect) is None
+    assert respelled_body("a", status, body, dialect) is None
 
 
 RETRY = {b"retry-after": b"5"}
