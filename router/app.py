@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Router
 
-from node.protocol.chain.prefix import Chainer
+from node.protocol.chain.prefix import PrefixHasher
 from node.protocol.paths import VERSION_PREFIX
 from registry import aliases, keys, meta, nodes, policies, residency, schedules, usage
 from registry.db import Registry
@@ -127,7 +127,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         prefixes=prefixes,
         ledger=ledger,
         metrics=metrics,
-        chainer=Chainer(),
+        prefix_hasher=PrefixHasher(),
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, driver, records),
         stalls=stalls,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from node.protocol.chain.prefix import Chainer
+from node.protocol.chain.prefix import PrefixHasher
 from registry.db import Registry
 from router.auth import KeyRing
 from router.dispatch.dispatcher import Dispatcher
@@ -37,7 +37,7 @@ class Core:
     prefixes: PrefixIndex
     ledger: Ledger
     metrics: Metrics
-    chainer: Chainer
+    prefix_hasher: PrefixHasher
     watcher: Watcher
     dispatcher: Dispatcher
     stalls: StallWatchdog

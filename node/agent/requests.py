@@ -16,8 +16,7 @@ import msgspec
 
 from node.agent.batch import Batch
 from node.agent.events import EventHub
-from node.agent.prefixes import PrefixFeed
-from node.agent.request_record import (
+from node.agent.open_request import (
     NO_SENDER,
     Job,
     OpenRequest,
@@ -29,6 +28,7 @@ from node.agent.request_record import (
     refusal,
     shut_down,
 )
+from node.agent.prefixes import PrefixFeed
 from node.agent.warming import Warming
 from node.engines.lease import Lease
 from node.engines.row_stream import RowStream

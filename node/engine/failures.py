@@ -14,7 +14,7 @@ MAX_IN_A_ROW = 2
 """Number of failed steps without a token in between that end the process."""
 
 
-class Verdict(IntEnum):
+class FailureScope(IntEnum):
     """The parts of an engine process that must end after an error."""
 
     ROWS = 0
@@ -35,14 +35,14 @@ class Failures:
         """Resets the count: a row has received a token."""
         self._in_a_row = 0
 
-    def judge(self, error: Exception) -> Verdict:
+    def judge(self, error: Exception) -> FailureScope:
         """Counts the error and returns what must end. After an error of the GPU macOS ignores
         all further commands of the process to it, although MLX reports each error only once."""
         text = str(error)
         if _ONE_BUFFER in text:
-            return Verdict.ROWS
+            return FailureScope.ROWS
         if text.startswith(_GPU):
             is_overload = any(sign in text for sign in _OVERLOADS)
-            return Verdict.OVERLOADED_PROCESS if is_overload else Verdict.PROCESS
+            return FailureScope.OVERLOADED_PROCESS if is_overload else FailureScope.PROCESS
         self._in_a_row += 1
-        return Verdict.PROCESS if self._in_a_row >= MAX_IN_A_ROW else Verdict.ROWS
+        return FailureScope.PROCESS if self._in_a_row >= MAX_IN_A_ROW else FailureScope.ROWS

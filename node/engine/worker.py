@@ -20,7 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from node.engine.base import Engine, EngineFactory, LoadError
-from node.engine.failures import Failures, Verdict
+from node.engine.failures import Failures, FailureScope
 from node.engine.model.blas import load_fast_blas
 from node.ipc.framing import FrameSplitter, decode_command, encode_frame
 from node.ipc.long_step import LongStep
@@ -290,16 +290,16 @@ class _Service:
         """Drops the rows of an engine that has just raised and returns their last deltas. Raises
         `_EngineBroken` if the process must end, after sending the parts that the rows still had."""
         logger.error("%s", reason, exc_info=error)
-        verdict = self._failures.judge(error)
+        scope = self._failures.judge(error)
         try:
             deltas = self._engine.reset(reason)
         except Exception:
             logger.exception("The engine's rows cannot be freed.")
-            verdict, deltas = max(verdict, Verdict.PROCESS), []
-        if verdict is Verdict.ROWS:
+            scope, deltas = max(scope, FailureScope.PROCESS), []
+        if scope is FailureScope.ROWS:
             return deltas
         self._send_frame([_unfinished(delta) for delta in deltas if delta.parts])
-        is_overload = verdict is Verdict.OVERLOADED_PROCESS
+        is_overload = scope is FailureScope.OVERLOADED_PROCESS
         reason = f"{reason.removesuffix('.')}; the next request starts a new engine process."
         raise _EngineBroken(Broken(reason, is_overload))
 

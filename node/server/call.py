@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Message, Receive, Scope, Send
 
-from node.agent.request_record import Sender
+from node.agent.open_request import Sender
 from node.dialects.anthropic import errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, UnknownPath
 from node.protocol.bounds import MAX_BODY_BYTES, ORIGIN_CHARS, PROOF_CHARS

@@ -9,7 +9,7 @@ import msgspec
 
 from node.agent.agent import Agent
 from node.agent.batch import Batch
-from node.agent.request_record import Job
+from node.agent.open_request import Job
 from node.agent.requests import distinct_id
 from node.dialects.base import ResponseHead
 from node.dialects.responses.body import ResponsesRequest, read_responses
@@ -27,7 +27,7 @@ from node.dialects.responses.stored import (
 from node.errors import RequestCancelled, UnknownPath
 from node.ipc.messages import Delta
 from node.prompt.late_chain import LateChain
-from node.protocol.chain.prefix import Chain, Chainer, Fields, Head, read_fields
+from node.protocol.chain.prefix import Chain, Fields, Head, PrefixHasher, read_fields
 from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import FinishReason
@@ -41,11 +41,15 @@ class ResponsesApi:
     """The responses of one agent: those in progress, and those in its store."""
 
     def __init__(
-        self, agent: Agent, store: ResponseStore, chainer: Chainer, stream_keepalive_s: float
+        self,
+        agent: Agent,
+        store: ResponseStore,
+        prefix_hasher: PrefixHasher,
+        stream_keepalive_s: float,
     ) -> None:
         self._agent = agent
         self._store = store
-        self._chainer = chainer
+        self._prefix_hasher = prefix_hasher
         self._stream_keepalive_s = stream_keepalive_s
         self._open: dict[str, tuple[Job, ResponseWriter]] = {}
         """Responses in progress that will be stored, by id."""
@@ -72,7 +76,7 @@ class ResponsesApi:
     def _chain(
         self, parsed: ResponsesRequest, fields: Fields, salt: str, head: Head | None = None
     ) -> Chain | None:
-        return self._chainer.chain(
+        return self._prefix_hasher.chain(
             fields, PATH_RESPONSES, parsed.request.model, salt=salt, head=head
         )
 

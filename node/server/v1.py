@@ -23,7 +23,7 @@ from node.dialects.chat.response import ReasoningField
 from node.dialects.completions.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
-from node.protocol.chain.prefix import Chain, Chainer, read_fields
+from node.protocol.chain.prefix import Chain, PrefixHasher, read_fields
 from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.ids import client_id, parse_id
 from node.protocol.models import model_body, models_body
@@ -72,9 +72,11 @@ class Api:
         self._token = options.token.encode()
         self._stream_keepalive_s = options.stream_keepalive_s
         self._created_s = int(time.time())
-        self._chainer = Chainer()
+        self._prefix_hasher = PrefixHasher()
         self._bodies = Bodies()
-        self._responses = ResponsesApi(agent, store, self._chainer, options.stream_keepalive_s)
+        self._responses = ResponsesApi(
+            agent, store, self._prefix_hasher, options.stream_keepalive_s
+        )
         self._reads: dict[str, Callable[[bytes], DialectRequest]] = {
             PATH_CHAT: lambda body: read_chat(body, options.reasoning_field),
             PATH_COMPLETIONS: read_completion,
@@ -141,7 +143,7 @@ class Api:
         path, model, salt = call.path, parsed.request.model, call.salt
 
         def make() -> Chain | None:
-            return self._chainer.chain(read_fields(body), path, model, salt=salt)
+            return self._prefix_hasher.chain(read_fields(body), path, model, salt=salt)
 
         return parsed, LateChain(make, is_long=call.is_long)
 

@@ -267,7 +267,7 @@ class Tickets:
         head = self._core.prefixes.head(previous) if previous else None
 
         def make() -> tuple[Chain | None, bool]:
-            chain = partial(self._core.chainer.chain, fields, request.path, model, salt=salt)
+            chain = partial(self._core.prefix_hasher.chain, fields, request.path, model, salt=salt)
             following = chain(head=head) if head else None
             return (following, True) if following else (chain(), not previous)
 

@@ -26,7 +26,7 @@ import mlx.core as mx  # noqa: E402  the BLAS comes first
 
 from node.engine.cache.config import CacheConfig  # noqa: E402
 from node.engine.cache.disk.limits import Limits  # noqa: E402
-from node.engine.cache.disk.shared import Seams  # noqa: E402
+from node.engine.cache.disk.shared import TierDependencies  # noqa: E402
 from node.engine.cache.disk.tier import SsdTier, open_tier  # noqa: E402
 from node.engine.cache.parts import EntryKind, FileRead, Tensors  # noqa: E402
 from node.engine.cache.prefix_cache import PrefixCache  # noqa: E402
@@ -131,7 +131,9 @@ def disk_rounds(
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix="kv-") as home:
         limits = Limits(max_bytes=_TIER_BYTES)
-        tier = open_tier(Path(home), limits, "bench", seams=Seams(memory=array_memory))
+        tier = open_tier(
+            Path(home), limits, "bench", dependencies=TierDependencies(memory=array_memory)
+        )
         numbers = write_files(tier, span)
         files = sorted(Path(home).rglob("*.safetensors"))
         device_bytes, read_bytes = 0, 0

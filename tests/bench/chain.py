@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any
 
-from node.protocol.chain.prefix import PIECE_BYTES, Chainer, read_fields
+from node.protocol.chain.prefix import PIECE_BYTES, PrefixHasher, read_fields
 from tests.bench.figures import Figure, median
 
 BODY_LENGTH = 560_000
@@ -30,10 +30,10 @@ def measure(*, quick: bool) -> Iterator[Figure]:
     rounds = _QUICK_ROUNDS if quick else _ROUNDS
     bodies = session(rounds + 1)
     whole = bodies[0]
-    cold = timed(lambda: chained(Chainer(), whole), rounds)
-    chainer = Chainer()
-    chained(chainer, whole)
-    following = [timed(partial(chained, chainer, body), 1)[0] for body in bodies[1:]]
+    cold = timed(lambda: chained(PrefixHasher(), whole), rounds)
+    prefix_hasher = PrefixHasher()
+    chained(prefix_hasher, whole)
+    following = [timed(partial(chained, prefix_hasher, body), 1)[0] for body in bodies[1:]]
     parse = timed(lambda: json.loads(whole), rounds)
     hashing = timed(lambda: hashed(whole), rounds)
     note = (
@@ -57,13 +57,13 @@ def measure(*, quick: bool) -> Iterator[Figure]:
 
 def marked_turns(bodies: list[bytes]) -> list[float]:
     """Milliseconds of each turn of sessions that begin alike, without the first two of each."""
-    chainer = Chainer()
+    prefix_hasher = PrefixHasher()
     found: list[float] = []
     for turn, body in enumerate(bodies):
         messages = json.loads(body)["messages"]
         for number in range(SESSIONS):
             marked = _marked(messages, f"session {number}")
-            (took_ms,) = timed(partial(chained, chainer, marked, "/v1/messages"), 1)
+            (took_ms,) = timed(partial(chained, prefix_hasher, marked, "/v1/messages"), 1)
             if turn > 1:
                 found.append(took_ms)
     return found
@@ -100,8 +100,8 @@ def session(turns: int) -> list[bytes]:
     ]
 
 
-def chained(chainer: Chainer, body: bytes, path: str = _PATH) -> None:
-    if not chainer.chain(read_fields(body), path, "m"):
+def chained(prefix_hasher: PrefixHasher, body: bytes, path: str = _PATH) -> None:
+    if not prefix_hasher.chain(read_fields(body), path, "m"):
         raise ValueError("the body has no chain")
 
 

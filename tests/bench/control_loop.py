@@ -61,12 +61,12 @@ class Masks:
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self._steered = vars(picker)["steered"]
-        vars(picker)["steered"] = self._timed
+        self._constrain = vars(picker)["constrain"]
+        vars(picker)["constrain"] = self._timed
 
     def _timed(self, *arguments: Any) -> Any:
         began_s = time.perf_counter()
-        logits = self._steered(*arguments)
+        logits = self._constrain(*arguments)
         self.seconds.append(time.perf_counter() - began_s)
         return logits
 

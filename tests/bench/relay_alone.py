@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import uvloop
 
-from node.protocol.chain.prefix import Chainer, Fields, Head
+from node.protocol.chain.prefix import Fields, Head, PrefixHasher
 from router.app import open_core
 from router.commands.serve import (
     Server,
@@ -49,7 +49,7 @@ class InTurn(Scheduler):
         return []
 
 
-class NoChains(Chainer):
+class NoChains(PrefixHasher):
     """Looks at no prompt."""
 
     def chain(
@@ -63,7 +63,7 @@ async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) 
         driver = core.dispatcher._driver
         driver._scheduler = driver.traffic._scheduler = InTurn()
         tune_garbage_collector()
-        await Server(replace(core, chainer=NoChains()), stop).serve(listeners)
+        await Server(replace(core, prefix_hasher=NoChains()), stop).serve(listeners)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.chain.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import PrefixHasher, read_fields
 from node.protocol.headers import HEADER_SALT
 from node.protocol.messages import Event, PrefixDelta, PrefixGone, PrefixSnapshot, Stored
 from node.protocol.prefixes import unpack_entries, unpack_hashes
@@ -76,7 +76,7 @@ class Listener:
     def __init__(self, agent: RunningAgent, model: str = "scripted") -> None:
         self.agent = agent
         self.model = model
-        self.chainer = Chainer()
+        self.prefix_hasher = PrefixHasher()
         self.mirror = Mirror()
 
     async def __aenter__(self) -> "Listener":
@@ -91,7 +91,7 @@ class Listener:
     def predicted(self, messages: Conversation, salt: str = "") -> int:
         """Tokens of the deepest position that the node has cached."""
         body = self.body_of(messages)
-        chain = self.chainer.chain(read_fields(body), PATH, self.model, salt=salt)
+        chain = self.prefix_hasher.chain(read_fields(body), PATH, self.model, salt=salt)
         assert chain is not None
         known = [
             self.mirror.values[each] >> 1 for each in chain.hashes if each in self.mirror.values

@@ -3,7 +3,7 @@ that."""
 
 from collections.abc import Callable
 
-from node.engine.cache.eviction import Appraisal, EvictionPlan, Pick
+from node.engine.cache.eviction import EvictionPlan, EvictionScores, Victim
 from node.engine.cache.index import Node, RadixIndex
 from node.engine.cache.parts import DiskTier
 from node.engine.cache.promotion import Promoter
@@ -31,7 +31,7 @@ class CacheBudget:
         spiller: Spiller,
         promoter: Promoter,
         tier: DiskTier | None,
-        appraise: Callable[[], Appraisal],
+        appraise: Callable[[], EvictionScores],
     ) -> None:
         self._index = index
         self._spiller = spiller
@@ -67,8 +67,8 @@ class CacheBudget:
             plan.free_snapshots(over_snapshots + int(self._snapshot_bytes * SPARE_SHARE))
             plan.free(over + int(self._bytes * SPARE_SHARE))
         self._index.hold(keep)
-        for pick in plan.picks:
-            self._spiller.drop(pick)
+        for victim in plan.victims:
+            self._spiller.drop(victim)
         self._index.release(keep)
         return True
 
@@ -98,22 +98,22 @@ class CacheBudget:
         plan = EvictionPlan(self._index, self._appraise(), at_once=False)
         end = self._spiller.queued_bytes + nbytes
         while self._spiller.queued_bytes < end:
-            pick = plan.pick_snapshot() if snapshots else plan.pick()
-            if pick is None or not self._write(pick):
+            victim = plan.pick_snapshot() if snapshots else plan.pick()
+            if victim is None or not self._write(victim):
                 return
 
     def flush(self) -> int:
         """Writes entries that are in memory only and worth it, the most valuable first, until the
         tier rejects one. Returns the number of bytes queued."""
         before = self._spiller.queued_bytes
-        appraisal = self._appraise()
+        scores = self._appraise()
         nodes = sorted(
             self._index.resident,
-            key=lambda node: appraisal.value(node, node.span_bytes + node.snapshot_bytes),
+            key=lambda node: scores.value(node, node.span_bytes + node.snapshot_bytes),
             reverse=True,
         )
         for node in nodes:
-            if self._tier is not None and not self._write(Pick(node, span=True)):
+            if self._tier is not None and not self._write(Victim(node, span=True)):
                 break
         return self._spiller.queued_bytes - before
 
@@ -133,11 +133,11 @@ class CacheBudget:
         plan = EvictionPlan(self._index, self._appraise(), at_once=False)
         plan.free_snapshots(snapshot_bytes)
         plan.free(nbytes)
-        for pick in plan.picks:
-            if self._is_worth_a_file(pick):
-                self._spiller.spill(pick)
+        for victim in plan.victims:
+            if self._is_worth_a_file(victim):
+                self._spiller.spill(victim)
             else:
-                self._spiller.drop(pick)
+                self._spiller.drop(victim)
 
     def _loose(self) -> tuple[int, int]:
         """Returns the bytes in memory that are neither on disk nor being written: in total, and of
@@ -146,25 +146,23 @@ class CacheBudget:
         spans = sum(n.span_bytes for n in self._index.resident if not n.file)
         return spans + snapshots, snapshots
 
-    def _write(self, pick: Pick) -> bool:
+    def _write(self, victim: Victim) -> bool:
         """Returns False if the tier rejects it."""
-        if not self._is_worth_a_file(pick):
+        if not self._is_worth_a_file(victim):
             return True
-        node = pick.node
-        return (not pick.span or self._spiller.write_span(node)) and (
+        node = victim.node
+        return (not victim.span or self._spiller.write_span(node)) and (
             self._spiller.write_snapshot(node)
         )
 
-    def _is_worth_a_file(self, pick: Pick) -> bool:
+    def _is_worth_a_file(self, victim: Victim) -> bool:
         """Also True for entries with a file: memory that is being written cannot be dropped."""
-        node = pick.node
-        if (node.file if pick.span else node.snapshot_file) is not None:
+        node = victim.node
+        if (node.file if victim.span else node.snapshot_file) is not None:
             return True
         if self._tier is None:
             return False
-        appraisal = self._appraise()
-        recompute_s = (
-            appraisal.recompute_s(node) if pick.span else appraisal.snapshot_recompute_s(node)
-        )
-        nbytes = node.snapshot_bytes + (node.span_bytes if pick.span else 0)
+        scores = self._appraise()
+        recompute_s = scores.recompute_s(node) if victim.span else scores.snapshot_recompute_s(node)
+        nbytes = node.snapshot_bytes + (node.span_bytes if victim.span else 0)
         return worth_reading(recompute_s, nbytes, self._tier.read_bytes_per_s)

@@ -12,14 +12,14 @@ PrefillS = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class Victim:
     """Memory to free: everything that a node owns, or its snapshot alone."""
 
     node: Node
     span: bool
 
 
-class Appraisal:
+class EvictionScores:
     """Values of nodes at one moment. Reads nodes, changes nothing."""
 
     def __init__(self, prefill_s: PrefillS, now_s: float, *, needs_snapshot: bool) -> None:
@@ -68,19 +68,19 @@ class EvictionPlan:
     def __init__(
         self,
         index: RadixIndex,
-        appraisal: Appraisal,
+        scores: EvictionScores,
         *,
         at_once: bool,
         keep: Node | None = None,
     ) -> None:
         self._index = index
-        self._appraisal = appraisal
+        self._scores = scores
         self._at_once = at_once
-        self.picks: list[Pick] = []
+        self.victims: list[Victim] = []
         self.freed_bytes = 0
         self.freed_snapshot_bytes = 0
         self._evicted_spans: set[Node] = set()
-        self._evicted_snapshots = appraisal.evicted
+        self._evicted_snapshots = scores.evicted
         self._below = {node: node.resident_below for node in index.resident}
         if keep is not None:
             # As if a node below it owned memory.
@@ -104,7 +104,7 @@ class EvictionPlan:
                 return False
         return True
 
-    def pick(self) -> Pick | None:
+    def pick(self) -> Victim | None:
         """Picks the least valuable node or snapshot; None if there is none."""
         if self._nodes is None:
             self._nodes = [self._priced(node) for node in self._below if self._may_pick(node)]
@@ -112,10 +112,10 @@ class EvictionPlan:
         while self._nodes:
             node = self._next(self._nodes, self._priced, self._may_pick)
             if node is not None:
-                return self._take(Pick(node, span=self._below[node] == 0))
+                return self._take(Victim(node, span=self._below[node] == 0))
         return None
 
-    def pick_snapshot(self) -> Pick | None:
+    def pick_snapshot(self) -> Victim | None:
         """Picks the least valuable snapshot of all nodes; None if there is none."""
         if self._snapshots is None:
             self._snapshots = [
@@ -125,7 +125,7 @@ class EvictionPlan:
         while self._snapshots:
             node = self._next(self._snapshots, self._snapshot_priced, self._has_snapshot)
             if node is not None:
-                return self._take(Pick(node, span=False))
+                return self._take(Victim(node, span=False))
         return None
 
     def _next(
@@ -145,19 +145,19 @@ class EvictionPlan:
             return None
         return node
 
-    def _take(self, pick: Pick) -> Pick:
-        node = pick.node
-        self.picks.append(pick)
+    def _take(self, victim: Victim) -> Victim:
+        node = victim.node
+        self.victims.append(victim)
         if node.snapshot is not None and node not in self._evicted_snapshots:
             self.freed_bytes += node.snapshot_bytes
             self.freed_snapshot_bytes += node.snapshot_bytes
             self._evicted_snapshots.add(node)
-        if pick.span and node not in self._evicted_spans:
+        if victim.span and node not in self._evicted_spans:
             self.freed_bytes += node.span_bytes
             self._evicted_spans.add(node)
         if self._is_evicted(node):
             self._uncover(node)
-        return pick
+        return victim
 
     def _uncover(self, gone: Node) -> None:
         """Updates the ancestors: each has one node less with memory below it."""
@@ -204,10 +204,10 @@ class EvictionPlan:
             return self._snapshot_priced(node)
         nbytes = 0 if node in self._evicted_spans else node.span_bytes
         nbytes += 0 if node in self._evicted_snapshots else node.snapshot_bytes
-        return self._appraisal.value(node, nbytes), node.entry, node
+        return self._scores.value(node, nbytes), node.entry, node
 
     def _snapshot_priced(self, node: Node) -> "_Priced":
-        return self._appraisal.snapshot_value(node), node.entry, node
+        return self._scores.snapshot_value(node), node.entry, node
 
 
 _Priced = tuple[float, int, Node]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from node.engine.cache.budget import CacheBudget
 from node.engine.cache.config import CacheConfig
 from node.engine.cache.entry_writer import Capture, EntryWriter, NewSnapshot
-from node.engine.cache.eviction import Appraisal
+from node.engine.cache.eviction import EvictionScores
 from node.engine.cache.index import File, Node, RadixIndex
 from node.engine.cache.journal import Journal
 from node.engine.cache.lookup import Hit, longest_hit
@@ -207,8 +207,8 @@ class PrefixCache:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _appraise(self) -> Appraisal:
-        return Appraisal(
+    def _appraise(self) -> EvictionScores:
+        return EvictionScores(
             self._config.prefill_s, self._clock(), needs_snapshot=self._config.needs_snapshot
         )
 

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from node.engine.cache.eviction import Pick
+from node.engine.cache.eviction import Victim
 from node.engine.cache.index import File, Node, RadixIndex
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskTier, EntryKind
@@ -33,25 +33,25 @@ class Spiller:
 
     # --- out of memory ---------------------------------------------------------------------
 
-    def drop(self, pick: Pick) -> None:
+    def drop(self, victim: Victim) -> None:
         """Frees the memory at once. Entries without a copy on disk are lost."""
-        node = pick.node
+        node = victim.node
         if node.removed:
             return
-        if pick.span and not node.on_disk:
+        if victim.span and not node.on_disk:
             self.remove(node)
             return
         self._drop_snapshot(node)
-        if pick.span:
+        if victim.span:
             self._drop_span(node)
 
-    def spill(self, pick: Pick) -> None:
+    def spill(self, victim: Victim) -> None:
         """Frees the memory once it is on disk; at once if it is there already, or if the tier
         rejects it and it is lost."""
-        node = pick.node
+        node = victim.node
         if node.removed:
             return
-        if pick.span and not self.write_span(node):
+        if victim.span and not self.write_span(node):
             self.remove(node)
             return
         if not self.write_snapshot(node):
@@ -60,7 +60,7 @@ class Spiller:
                 return
         self._index.set_leaving(
             node,
-            span=node.span is not None and (pick.span or node.span_leaving),
+            span=node.span is not None and (victim.span or node.span_leaving),
             snapshot=node.snapshot is not None,
         )
         self._let_go(node)

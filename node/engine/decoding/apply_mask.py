@@ -6,13 +6,15 @@ from itertools import groupby
 import mlx.core as mx
 import numpy as np
 
-from node.engine.constraints.steering import Steered
+from node.engine.constraints.token_constraints import ConstrainedRow
 from node.engine.sampling.token_mask import Mask
 
 
-def steered(rows: Sequence[Steered], logits: mx.array) -> mx.array:
+def constrain(rows: Sequence[ConstrainedRow], logits: mx.array) -> mx.array:
     """Returns logits [rows, V] with -inf for tokens that the rows' constraints do not allow."""
-    return masked(logits, [None if row.steer is None else row.steer.next() for row in rows])
+    return masked(
+        logits, [None if row.constraint is None else row.constraint.next() for row in rows]
+    )
 
 
 def masked(logits: mx.array, masks: Sequence[Mask | None]) -> mx.array:

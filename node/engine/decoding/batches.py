@@ -253,7 +253,7 @@ class DecodeBatch:
         ready = self._ready
         assert ready is not None
         self._ready = None
-        if ahead and not self._feed().steers:
+        if ahead and not self._feed().has_constraints:
             self._pick()
         return ready.read()
 
@@ -276,7 +276,7 @@ class DecodeBatch:
         self._fresh = 0
         if self._picker is None:
             self._picker = Picker(self.rows, logits.shape[1])
-        if self._picker.steers:
+        if self._picker.has_constraints:
             mx.async_eval(logits)
         return self._picker
 

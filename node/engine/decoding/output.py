@@ -38,9 +38,9 @@ class OutputReader:
         return self._stopped or self.parser.ended
 
     @property
-    def is_torn(self) -> bool:
+    def has_partial_utf8(self) -> bool:
         """True if the last token left a character incomplete."""
-        return self._detokenizer.is_torn
+        return self._detokenizer.has_partial_utf8
 
     def read(self, token: int, logprobs: TopLogprobs | None = None) -> list[Part]:
         """Reads one more token and returns the parts that it completes. `logprobs` are its log
@@ -79,8 +79,8 @@ class OutputReader:
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
         # An incomplete character cannot be completed any more, and comes before the token.
-        parser, torn = self.parser, self._detokenizer.flush()
-        parts = parser.feed(torn) if torn else []
+        parser, partial = self.parser, self._detokenizer.flush()
+        parts = parser.feed(partial) if partial else []
         text = self._detokenizer.step(token)
         if added.special:
             parts += parser.feed_token(added.text, special=True)

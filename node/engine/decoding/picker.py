@@ -6,7 +6,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from node.engine.decoding.apply_mask import steered
+from node.engine.decoding.apply_mask import constrain
 from node.engine.decoding.row import Row
 from node.engine.sampling.logprobs import TopLogprobs
 from node.engine.sampling.sampler import BatchSampler, DeviceLogprobs
@@ -49,7 +49,7 @@ class Picker:
         self._rows = rows
         self._sampler = BatchSampler([row.sampling for row in rows], vocab_size)
         self._penalizes = any(row.penalties is not None for row in rows)
-        self.steers = any(row.steer is not None for row in rows)
+        self.has_constraints = any(row.constraint is not None for row in rows)
         """True if a row has a constraint that depends on its text."""
 
     def pick(self, logits: mx.array) -> Picked:
@@ -57,8 +57,8 @@ class Picker:
         that."""
         if self._penalizes:
             logits = self._penalized(logits)
-        if self.steers:
-            logits = steered(self._rows, logits)
+        if self.has_constraints:
+            logits = constrain(self._rows, logits)
         tokens, logprobs = self._sampler.sample(logits)
         mx.async_eval(tokens, [each for _, each in logprobs])
         return Picked(tokens, [([*places], each) for places, each in logprobs])

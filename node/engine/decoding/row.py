@@ -8,7 +8,7 @@ import numpy as np
 
 from node.engine.cache.index import salt_number
 from node.engine.cache.parts import Tokens
-from node.engine.constraints.steering import Steer
+from node.engine.constraints.token_constraints import TokenConstraint
 from node.engine.decoding.choices import Tally, choice_of
 from node.engine.decoding.chunking import USUAL_OUTPUT_TOKENS
 from node.engine.decoding.output import OutputReader
@@ -43,7 +43,7 @@ class Row:
     ended: bool = False
     """True once its last delta has been made."""
     penalties: Penalties | None = None
-    steer: Steer | None = None
+    constraint: TokenConstraint | None = None
     """The constraint on its next token; None if the row never has one."""
     output: list[int] = field(default_factory=list)
     """Output tokens, including an end token."""
@@ -143,11 +143,11 @@ class Row:
         log probabilities, if the request asks for them."""
         self.tally.note_token(now_s)
         self.output.append(token)
-        if self.steer is not None and self.steer.error is not None:
+        if self.constraint is not None and self.constraint.error is not None:
             # The constraint failed, so this token was drawn without it.
-            how = FinishReason.REFUSED if self.steer.is_refused else FinishReason.ERROR
-            return self.final_delta(how, self.reader.end(is_cut=True), self.steer.error)
-        if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
+            how = FinishReason.REFUSED if self.constraint.is_refused else FinishReason.ERROR
+            return self.final_delta(how, self.reader.end(is_cut=True), self.constraint.error)
+        if token in end_tokens and not (self.constraint is not None and self.constraint.is_forced):
             return self.final_delta(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1
         parts = self.reader.read(token, logprobs)
@@ -155,8 +155,8 @@ class Row:
             return self.final_delta(FinishReason.STOP, parts)
         if self.token_count >= self.limit:
             return self.cut_short(parts)
-        if self.steer is not None:
-            self.steer.advance(token)
+        if self.constraint is not None:
+            self.constraint.advance(token)
         if not parts and self.token_count > 1:
             return None
         return Delta(self.uid, tuple(parts), self.token_count, choice=self.choice)

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 _PROMPT_TAIL = 4
 """Prompt tokens that a window begins with, so that its decoder is past the start of the text."""
 _SEARCHED_TAIL = 64
-_LONGEST_TEAR = 4
+_LONGEST_CHARACTER_BYTES = 4
 """Tokens of one byte each that an incomplete UTF-8 character can span."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _SPELLED = 1 << 15
@@ -30,7 +30,7 @@ class Detokenizer(Protocol):
     """The text of one row."""
 
     @property
-    def is_torn(self) -> bool:
+    def has_partial_utf8(self) -> bool:
         """True while tokens wait for the rest of a character."""
 
     def step(self, token: int) -> str:
@@ -130,7 +130,7 @@ class _ByteLevel:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
-    def is_torn(self) -> bool:
+    def has_partial_utf8(self) -> bool:
         return bool(self._decoder.getstate()[0])
 
     def step(self, token: int) -> str:
@@ -153,7 +153,7 @@ class _Window:
         self._pending: list[int] = []
 
     @property
-    def is_torn(self) -> bool:
+    def has_partial_utf8(self) -> bool:
         return bool(self._pending)
 
     def step(self, token: int) -> str:
@@ -161,8 +161,8 @@ class _Window:
             return ""
         self._pending.append(token)
         text = self._added()
-        torn = text.endswith(_REPLACEMENT) and len(self._pending) < _LONGEST_TEAR
-        if torn or not text:
+        partial = text.endswith(_REPLACEMENT) and len(self._pending) < _LONGEST_CHARACTER_BYTES
+        if partial or not text:
             return ""
         self._before, self._pending = self._pending, []
         return text

@@ -81,7 +81,7 @@ class Device:
     def free_bytes(self) -> int:
         return mx.get_cache_memory()
 
-    def tidy(self, *, keep_bytes: int) -> None:
+    def release_free_buffers(self, *, keep_bytes: int) -> None:
         """Returns free buffers to the system if there are more than `keep_bytes`. Called once per
         step at most, and only while the engine is idle or memory is short."""
         if mx.get_cache_memory() > keep_bytes:

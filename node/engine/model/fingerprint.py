@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from node.engine.base import LoadError
-from node.engine.model.digests import weight_files
+from node.engine.model.weight_hashes import weight_files
 from node.models.safetensors_header import read_header
 
 CACHE_FORMAT = 1

@@ -21,11 +21,11 @@ from node.engine.base import LoadError
 from node.engine.cache.disk.folder import TierBusy, TierUnavailable
 from node.engine.cache.disk.home import claim, name_folder, unnamed
 from node.engine.cache.disk.limits import Limits
-from node.engine.cache.disk.shared import Seams
+from node.engine.cache.disk.shared import TierDependencies
 from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.kv.spans import array_memory
-from node.engine.model.digests import Digests
 from node.engine.model.fingerprint import ModelTexts
+from node.engine.model.weight_hashes import WeightHashes
 from node.ipc.messages import EngineSpec
 from node.models.saved_hashes import HashingStopped
 
@@ -41,17 +41,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Identifies a model's KV: its configuration texts and the digests of its weights."""
+    """Identifies a model's KV: its configuration texts and the weight_hashes of its weights."""
 
     texts: ModelTexts
-    digests: Digests
+    weight_hashes: WeightHashes
 
     @property
     def known_fingerprint(self) -> str | None:
-        """The fingerprint, if its weight digests are saved and the weights have not changed
+        """The fingerprint, if its weight weight_hashes are saved and the weights have not changed
         since; otherwise None."""
-        digests = self.digests.known()
-        return None if digests is None else self.texts.fingerprint(digests)
+        weight_hashes = self.weight_hashes.known()
+        return None if weight_hashes is None else self.texts.fingerprint(weight_hashes)
 
 
 class Naming:
@@ -81,8 +81,8 @@ class Naming:
     def _run(self) -> None:
         _lower_priority()
         try:
-            digests = self._identity.digests.make(self._stopped.is_set)
-            name_folder(self._folder, self._identity.texts.fingerprint(digests))
+            weight_hashes = self._identity.weight_hashes.make(self._stopped.is_set)
+            name_folder(self._folder, self._identity.texts.fingerprint(weight_hashes))
             self._is_named = True
         except HashingStopped:
             pass
@@ -121,12 +121,12 @@ def open_disk(
         max_files=spec.disk.max_files,
         max_bytes_per_day=spec.disk.max_bytes_per_day,
     )
-    name, seams = identity.known_fingerprint, Seams(memory=array_memory)
+    name, dependencies = identity.known_fingerprint, TierDependencies(memory=array_memory)
     try:
         if name is not None:
             claim(home, name)
-            return OpenDisk(open_tier(home, limits, name, seams=seams))
-        tier = open_tier(home, limits, unnamed(), seams=seams)
+            return OpenDisk(open_tier(home, limits, name, dependencies=dependencies))
+        tier = open_tier(home, limits, unnamed(), dependencies=dependencies)
         return OpenDisk(tier, Naming(spec.model, identity, tier.folder))
     except (OSError, TierBusy, TierUnavailable) as error:
         warn(f"{spec.model} runs without its KV cache on disk: {error}")
@@ -137,11 +137,11 @@ def _identify(spec: EngineSpec, home: Path) -> ModelIdentity:
     folder = Path(spec.folder)
     try:
         # Before the weights are read: files that change afterwards are hashed again.
-        digests = Digests(home, folder)
+        weight_hashes = WeightHashes(home, folder)
     except OSError as error:
         raise LoadError(f"{folder} has no fingerprint: {error}.") from error
     texts = ModelTexts(folder, kv_cache_bits=spec.kv_cache_bits, kv_live_bits=spec.kv_live_bits)
-    return ModelIdentity(texts, digests)
+    return ModelIdentity(texts, weight_hashes)
 
 
 def _lower_priority() -> None:

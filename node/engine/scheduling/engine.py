@@ -168,7 +168,7 @@ class TextEngine:
 
     def clear_cache(self) -> None:
         self._reuse.clear()
-        self._upkeep.device.tidy(keep_bytes=0)
+        self._upkeep.device.release_free_buffers(keep_bytes=0)
 
     # --- statistics --------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class TextEngine:
 
     def reset(self, reason: str) -> list[Delta]:
         deltas = self._steps.reset(reason)
-        self._upkeep.tidy_soon()
+        self._upkeep.release_soon()
         return deltas
 
     def close(self) -> tuple[CacheEvent, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from node.engine.constraints.compile import AnswerGrammars, compile_answer, is_constrained
 from node.engine.constraints.grammar import Compiler
-from node.engine.constraints.steering import steering_of
+from node.engine.constraints.token_constraints import request_constraint
 from node.engine.decoding.row import Row, make_row, output_limit
 from node.engine.model.load import LoadedModel
 from node.engine.scheduling.memory_plan import MemoryPlan
@@ -73,7 +73,7 @@ class Intake:
             job = partial(compile_answer, self._compiler, request, self._markers)
             self._waiting[request.uid] = _PendingRow(row, self._compiler.submit(job))
             return None
-        return self._with_steering(row)
+        return self._with_constraint(row)
 
     def finished(self) -> list[Row | Refused]:
         """Returns the rows or refusals of requests whose grammars have been compiled."""
@@ -102,7 +102,7 @@ class Intake:
 
     def _finish(self, row: Row, answer: "Future[AnswerGrammars]") -> Row | Refused:
         try:
-            return self._with_steering(row, answer.result())
+            return self._with_constraint(row, answer.result())
         except UnsupportedConstraint as error:
             return Refused(row.uid, str(error), error.param)
         except Exception as error:
@@ -112,12 +112,12 @@ class Intake:
             reason = f"The engine failed to make a grammar of the request: {error}"
             return Refused(row.uid, reason, is_fault=True)
 
-    def _with_steering(self, row: Row, answer: AnswerGrammars | None = None) -> Row:
+    def _with_constraint(self, row: Row, answer: AnswerGrammars | None = None) -> Row:
         model = self.model
-        steering = steering_of(
+        shared = request_constraint(
             row.request, model.vocabulary, model.vocab_size, model.end_tokens, answer
         )
-        if steering is not None:
+        if shared is not None:
             for each in row.choices:
-                each.steer = steering.open(each.reader)
+                each.constraint = shared.open(each.reader)
         return row

@@ -9,7 +9,7 @@ from node.engine.scheduling.memory_plan import MemoryPlan
 from node.engine.scheduling.prefix_reuse import PrefixReuse
 from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
 
-TIDY_AFTER_S = 0.5
+RELEASE_AFTER_S = 0.5
 """Idle interval in seconds after which buffers kept for reuse are returned to the system."""
 
 
@@ -33,16 +33,16 @@ class MemoryUpkeep:
         self._plan = plan
         self._reuse = reuse
         self._worked_s = time.monotonic()
-        self._tidied = True
+        self._has_released = True
 
     def wait_s(self) -> float | None:
         """Returns the seconds until an idle engine must release memory or poll the disk; None if it
         need not."""
         stored_s = self._reuse.wait_s()
-        if self._tidied:
+        if self._has_released:
             return stored_s
-        tidy_s = max(0.0, self._worked_s + TIDY_AFTER_S - time.monotonic())
-        return tidy_s if stored_s is None else min(stored_s, tidy_s)
+        release_in_s = max(0.0, self._worked_s + RELEASE_AFTER_S - time.monotonic())
+        return release_in_s if stored_s is None else min(stored_s, release_in_s)
 
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Applies the limits after a step. `live_bytes` is the live KV of all rows; `busy` is True
@@ -52,20 +52,21 @@ class MemoryUpkeep:
         self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         now_s = time.monotonic()
         if busy:
-            self._worked_s, self._tidied = now_s, False
+            self._worked_s, self._has_released = now_s, False
             if self._plan.pressure is Pressure.HARD:
-                self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
-        elif not self._tidied and now_s >= self._worked_s + TIDY_AFTER_S:
-            self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
-            # KV that is being written to disk is freed only after that, so one more tidy follows.
-            self._tidied, self._worked_s = not self._reuse.cache.writing, now_s
+                self.device.release_free_buffers(keep_bytes=IDLE_KEEP_BYTES)
+        elif not self._has_released and now_s >= self._worked_s + RELEASE_AFTER_S:
+            self.device.release_free_buffers(keep_bytes=IDLE_KEEP_BYTES)
+            # KV that is being written to disk is freed only after that, so free buffers are
+            # released once more.
+            self._has_released, self._worked_s = not self._reuse.cache.writing, now_s
         if self._is_cap_lowered(before_bytes):
             self._return_buffers()
 
-    def tidy_soon(self) -> None:
+    def release_soon(self) -> None:
         """Makes the next idle step return free buffers. MLX may raise there an error that the GPU
         has had since."""
-        self._worked_s, self._tidied = -TIDY_AFTER_S, False
+        self._worked_s, self._has_released = -RELEASE_AFTER_S, False
 
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Sets the lease and evicts stored KV beyond it at once."""
@@ -74,7 +75,7 @@ class MemoryUpkeep:
         self.device.set_lease(lease)
         self._reuse.set_stored_bytes(self._plan.stored_bytes(live_bytes))
         if shrinks:
-            self.device.tidy(keep_bytes=0)
+            self.device.release_free_buffers(keep_bytes=0)
 
     def set_pressure(self, level: Pressure) -> None:
         before_bytes = self._reuse.cap_bytes
@@ -90,8 +91,8 @@ class MemoryUpkeep:
 
     def _return_buffers(self) -> None:
         """Returns free buffers to the system at once, and buffers that are being written later."""
-        self.device.tidy(keep_bytes=0)
-        self._worked_s, self._tidied = time.monotonic(), False
+        self.device.release_free_buffers(keep_bytes=0)
+        self._worked_s, self._has_released = time.monotonic(), False
 
     def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
         cache = self._reuse.cache

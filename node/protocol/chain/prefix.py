@@ -20,7 +20,7 @@ from node.protocol.chain.dialect import Dialect, Forms, Unit
 
 __all__ = [
     "Chain",
-    "Chainer",
+    "PrefixHasher",
     "Fields",
     "Head",
     "OutputCall",
@@ -35,9 +35,9 @@ PIECE_BYTES = 1024
 SHORT_BYTES = 4096
 """Looking up a shorter text takes longer than reading it."""
 KEY_BYTES = 256
-"""First bytes of a list of items by which a `Chainer` finds lists that it has seen."""
+"""First bytes of a list of items by which a `PrefixHasher` finds lists that it has seen."""
 MEMO_BYTES = 64 << 20
-"""Most bytes that a `Chainer` keeps for all bodies."""
+"""Most bytes that a `PrefixHasher` keeps for all bodies."""
 
 _HASH_BYTES = 8
 _SPACE = b" \t\r\n"
@@ -108,7 +108,7 @@ def read_fields(body: bytes) -> Fields:
         raise msgspec.DecodeError(str(exc)) from exc
 
 
-class Chainer:
+class PrefixHasher:
     """Makes chains, and caches those of bodies that it has seen. Thread-safe."""
 
     def __init__(self, memo_bytes: int = MEMO_BYTES) -> None:

@@ -128,7 +128,7 @@ def test_a_constraint_that_cannot_be_met_is_refused_before_any_token(tiny: Path)
         assert driver.engine.wait_s() is None
 
 
-@pytest.mark.parametrize("step", ["compile_answer", "steering_of"])
+@pytest.mark.parametrize("step", ["compile_answer", "request_constraint"])
 def test_a_fault_of_a_grammar_is_reported_and_ends_no_other_sequence(
     tiny: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.decoding.apply_mask import masked, steered
+from node.engine.decoding.apply_mask import constrain, masked
 from node.engine.sampling.token_mask import Mask, all_but, only
 
 SIZE = 70
@@ -37,7 +37,7 @@ def test_without_a_mask_nothing_is_made() -> None:
 
 
 def test_rows_provide_their_masks() -> None:
-    class Steer:
+    class TokenConstraint:
         error: str | None = None
         is_refused: bool = False
 
@@ -53,8 +53,8 @@ def test_rows_provide_their_masks() -> None:
 
     @dataclass
     class Row:
-        steer: Steer | None
+        constraint: TokenConstraint | None
 
-    out = steered([Row(None), Row(Steer())], mx.zeros((2, SIZE)))
+    out = constrain([Row(None), Row(TokenConstraint())], mx.zeros((2, SIZE)))
     assert mx.isfinite(out).sum(axis=1).tolist() == [SIZE, 1]
     assert mx.argmax(out, axis=1).tolist() == [0, 3]

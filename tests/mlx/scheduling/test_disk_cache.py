@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.model import digests
+from node.engine.model import weight_hashes
 from node.engine.scheduling import disk_cache
 from node.ipc.messages import DiskCache, EngineSpec
 from node.models.saved_hashes import HashingStopped, sha256_of
@@ -39,7 +39,7 @@ def run_engine(model: Path) -> int:
 
 
 def folders(model: Path) -> set[str]:
-    return {path.name for path in (model.parent / "kv").iterdir()} - {digests.DIGESTS_FOLDER}
+    return {path.name for path in (model.parent / "kv").iterdir()} - {weight_hashes.HASHES_FOLDER}
 
 
 def test_the_next_run_finds_what_a_new_model_left(
@@ -48,7 +48,7 @@ def test_the_next_run_finds_what_a_new_model_left(
     assert run_engine(model) == 0
     (first,) = folders(model)
     assert first.startswith("new-")
-    monkeypatch.setattr(digests, "sha256_of", None)
+    monkeypatch.setattr(weight_hashes, "sha256_of", None)
     for _ in range(2):
         assert run_engine(model) == 99
         (named,) = folders(model)
@@ -89,7 +89,7 @@ def hashing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         return hashed(path, is_stopped)
 
     hashed = sha256_of
-    monkeypatch.setattr(digests, "sha256_of", slow)
+    monkeypatch.setattr(weight_hashes, "sha256_of", slow)
     monkeypatch.setattr(disk_cache, "NAMING_S", 0.0)
     return may_go_on
 

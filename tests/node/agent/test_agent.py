@@ -17,7 +17,7 @@ from node.agent import events as events_module
 from node.agent.agent import Agent, Identity
 from node.agent.batch import Batch
 from node.agent.events import EventHub
-from node.agent.request_record import Job, Sender
+from node.agent.open_request import Job, Sender
 from node.app import ScriptedStore, scripted_entries
 from node.dialects.chat.body import read_chat
 from node.engine.scripted.script import Script, ScriptedModel, encode_script

@@ -189,7 +189,7 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         body = msgspec.json.encode({"model": "scripted", "input": "word " * 100})
         first = (await agent.client.post(path, content=body)).json()
-        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        chain = listener.prefix_hasher.chain(read_fields(body), path, "scripted")
         assert chain is not None
         output = OutputText(first["output"][0]["content"][0]["text"])
         chain = chain_with_output(chain, ResponseOutput(path, [output]))
@@ -199,7 +199,7 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
             {"model": "scripted", "input": "and then?", "previous_response_id": first["id"]}
         )
         second = (await agent.client.post(path, content=body)).json()
-        longer = listener.chainer.chain(read_fields(body), path, "scripted", head=chain.end)
+        longer = listener.prefix_hasher.chain(read_fields(body), path, "scripted", head=chain.end)
         assert longer is not None and longer.hashes[0] == chain.head and len(longer) > 1
         predicted = listener.mirror.values[chain.head] >> 1
         assert 0 < predicted <= second["usage"]["input_tokens_details"]["cached_tokens"]
@@ -229,7 +229,7 @@ async def test_a_response_whose_prompt_begins_in_another_way_has_the_chain_of_al
             {"role": "user", "content": "and then?"},
         ]
         whole = read_fields(msgspec.json.encode({**after, "input": items}))
-        chain = listener.chainer.chain(whole, path, "scripted")
+        chain = listener.prefix_hasher.chain(whole, path, "scripted")
         assert chain is not None
         await listener.until_reported()
         assert set(chain.hashes) <= set(listener.mirror.values)
@@ -257,7 +257,7 @@ async def test_a_stored_response_s_end_is_reported_to_the_router_that_sent_it(
         (stored,) = listener.mirror.stored
         assert (stored.response_id, stored.origin) == (first["id"], "router/key")
         output = OutputText(first["output"][0]["content"][0]["text"])
-        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        chain = listener.prefix_hasher.chain(read_fields(body), path, "scripted")
         assert chain is not None
         end = chain_with_output(chain, ResponseOutput(path, [output])).end
         assert (stored.hash, stored.front, stored.size_bytes) == end
@@ -279,7 +279,7 @@ async def test_an_answer_of_several_choices_ends_no_chain(tmp_path: Path) -> Non
         body = msgspec.json.encode({**chat_body("word " * 100), "n": 2})
         await agent.client.post("/v1/chat/completions", content=body)
         await listener.until_reported()
-        chain = listener.chainer.chain(read_fields(body), "/v1/chat/completions", "scripted")
+        chain = listener.prefix_hasher.chain(read_fields(body), "/v1/chat/completions", "scripted")
         assert chain is not None and set(listener.mirror.values) == set(chain.hashes)
 
 
@@ -305,7 +305,7 @@ async def test_requests_of_one_id_are_distinguished(tmp_path: Path) -> None:
         answers.append(await post(content=bodies[2]))
         await listener.until_reported()
         for body, answer in zip(bodies, answers, strict=True):
-            chain = listener.chainer.chain(read_fields(body), path, "scripted")
+            chain = listener.prefix_hasher.chain(read_fields(body), path, "scripted")
             assert chain is not None
             output = OutputText(answer.json()["choices"][0]["message"]["content"])
             whole = chain_with_output(chain, ResponseOutput(path, [output]))
@@ -319,7 +319,7 @@ async def test_the_chain_of_a_response_that_was_not_consumed_whole_is_not_report
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
         requests = agent.app.agent.requests
         body = listener.body_of([user("word " * 100)])
-        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        chain = listener.prefix_hasher.chain(read_fields(body), path, "scripted")
         assert chain is not None
         job = requests.job(read_chat(body).request, path, "r", chain=LateChain(lambda: chain))
         batches = requests.run(job, WAIT_S)
@@ -341,7 +341,7 @@ async def test_what_the_next_turn_leaves_out_is_not_promised_beyond(tmp_path: Pa
         for turn in range(3):
             request = {"model": "scripted", "max_tokens": 8, "messages": messages}
             body = msgspec.json.encode(request)
-            chain = listener.chainer.chain(read_fields(body), path, "scripted")
+            chain = listener.prefix_hasher.chain(read_fields(body), path, "scripted")
             assert chain is not None
             known = [listener.mirror.values.get(each, 0) >> 1 for each in chain.hashes]
             answer = (await agent.client.post(path, content=body)).json()

@@ -14,7 +14,13 @@ from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, Outpu
 from node.ipc.messages import PartKind
 from node.parsing.constraints.schema import UnsupportedConstraint
 from node.parsing.registry import are_compatible, tool_call_names
-from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, generating, grammars, run
+from tests.node.engine.constraints.test_token_constraints import (
+    VOCABULARIES,
+    YES,
+    generating,
+    grammars,
+    run,
+)
 
 LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'
 RECURSIVE = 'start: "(" start? ")"'

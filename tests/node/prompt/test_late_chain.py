@@ -8,7 +8,7 @@ import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
 from node.prompt.late_chain import LateChain
-from node.protocol.chain.prefix import Chain, Chainer
+from node.protocol.chain.prefix import Chain, PrefixHasher
 from tests.node.serving import running
 
 CHAIN = Chain(array("Q", [1]), array("I", [10]), array("I", [1]), 0)
@@ -41,13 +41,15 @@ async def test_none_is_made_of_a_prompt_that_does_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, object]
 ) -> None:
     made: list[str] = []
-    chain = Chainer.chain
+    chain = PrefixHasher.chain
 
-    def counting(self: Chainer, fields: object, path: str, *rest: object, **more: object) -> object:
+    def counting(
+        self: PrefixHasher, fields: object, path: str, *rest: object, **more: object
+    ) -> object:
         made.append(path)
         return chain(self, fields, path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Chainer, "chain", counting)
+    monkeypatch.setattr(PrefixHasher, "chain", counting)
     script = Script(models=(ScriptedModel("short", context_tokens=50), ScriptedModel("long")))
     async with running(tmp_path, script) as agent:
         refused = await agent.client.post(path, json={"model": "short", **body})

@@ -17,7 +17,7 @@ from node.prompt.length import MESSAGE_LENGTH
 from node.prompt.local import LocalRenderer
 from node.prompt.prompt import Prompt, RenderRequest
 from node.prompt.scripted_tokens import ScriptedRenderer
-from node.protocol.chain.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import PrefixHasher, read_fields
 from node.request import Message, TextRequest
 from serving.fair_shares import FairShares
 from tests.node.prompt.words import asking, chat, completion
@@ -95,7 +95,7 @@ async def test_the_positions_of_a_chain_are_returned_with_the_prompt(
     messages = [{"role": "user", "content": "x" * length}]
     body = json.dumps({"model": "m", "messages": messages}).encode()
     request = read_chat(body).request
-    chain = Chainer().chain(read_fields(body), "/v1/chat/completions", "m")
+    chain = PrefixHasher().chain(read_fields(body), "/v1/chat/completions", "m")
     assert chain is not None
     render_request = RenderRequest(request, chain=LateChain(lambda: chain))
     prompt = await renderer.render(render_request)

@@ -27,7 +27,7 @@ from node.prompt.prompt import RenderRequest
 from node.prompt.remote import RemoteRenderer
 from node.prompt.renderer import PromptRenderer
 from node.prompt.renderers import WORKER_MODULE
-from node.protocol.chain.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import PrefixHasher, read_fields
 from node.protocol.overflow import Overflow
 from node.request import Message, TextPart, Tool
 from tests.node.prompt.template.samples import OPEN
@@ -110,7 +110,7 @@ async def test_prompts_are_those_of_the_renderer_itself(tmp_path: Path) -> None:
 async def test_the_positions_of_a_chain_are_returned_with_the_prompt(plain: Path) -> None:
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a b " * 900}]})
     request = read_chat(body.encode()).request
-    chain = Chainer().chain(read_fields(body.encode()), "/v1/chat/completions", "m")
+    chain = PrefixHasher().chain(read_fields(body.encode()), "/v1/chat/completions", "m")
     assert chain is not None
     assert len(chain) > 3
     async with running(plain) as (renderer, _):

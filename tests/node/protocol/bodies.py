@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from node.protocol.chain.prefix import (
     Chain,
-    Chainer,
     OutputCall,
     OutputText,
+    PrefixHasher,
     ResponseOutput,
     read_fields,
 )
@@ -71,10 +71,10 @@ def body(path: str, turns: list[Turn], system: str = "", **fields: Any) -> dict[
 
 
 def chain_of(
-    given: dict[str, Any] | bytes, path: str, chainer: Chainer | None = None, **more: Any
+    given: dict[str, Any] | bytes, path: str, prefix_hasher: PrefixHasher | None = None, **more: Any
 ) -> Chain:
     data = given if isinstance(given, bytes) else json.dumps(given).encode()
-    made = (chainer or Chainer()).chain(read_fields(data), path, "m", **more)
+    made = (prefix_hasher or PrefixHasher()).chain(read_fields(data), path, "m", **more)
     assert made is not None
     assert len(made.hashes) == len(made.sizes) == (made.items[-1] if made.items else made.preamble)
     return made

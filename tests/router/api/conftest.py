@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from node.protocol.chain.prefix import Chainer
+from node.protocol.chain.prefix import PrefixHasher
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from registry import audit, keys
@@ -186,7 +186,7 @@ class World:
             prefixes=PrefixIndex(),
             ledger=Ledger(Origins("r", b"")),
             metrics=Metrics(str),
-            chainer=Chainer(),
+            prefix_hasher=PrefixHasher(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
             stalls=cast(StallWatchdog, self),

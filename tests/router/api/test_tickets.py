@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from node.protocol.chain.prefix import (
-    Chainer,
     OutputText,
+    PrefixHasher,
     ResponseOutput,
     chain_with_output,
     read_fields,
@@ -75,7 +75,7 @@ async def test_what_goes_on_from_a_response_has_the_chain_of_the_whole_conversat
         given = {**continuation, "instructions": "Be brief.", **other}
         alone = await ticket(router, **given)
         fields = read_fields(json.dumps(given).encode())
-        assert alone.chain == Chainer().chain(fields, RESPONSES, "m") and not alone.is_whole
+        assert alone.chain == PrefixHasher().chain(fields, RESPONSES, "m") and not alone.is_whole
 
 
 async def test_a_chain_of_what_refers_to_stored_items_is_not_the_whole_prompt_s(

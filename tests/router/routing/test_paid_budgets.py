@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.protocol.chain.prefix import Chainer, read_fields
+from node.protocol.chain.prefix import PrefixHasher, read_fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
 from router.prices import Prices
@@ -65,7 +65,7 @@ def test_the_estimated_cost_of_a_request_is_that_of_its_prompt_and_its_longest_a
     budgets = World().budgets
     body = {"messages": [{"role": "user", "content": "x" * 4000}], "max_tokens": 100}
     fields = read_fields(json.dumps(body).encode())
-    chain = Chainer().chain(fields, CHAT, "m")
+    chain = PrefixHasher().chain(fields, CHAT, "m")
     assert chain is not None
     prompt = chain.sizes[-1] * TOKENS_PER_BYTE
     expected = pytest.approx((prompt * 2 + 100 * 10) / 1e6, rel=1e-3)
@@ -92,7 +92,7 @@ def test_the_estimated_cost_of_a_request_is_that_of_its_prompt_and_its_longest_a
 )
 def test_each_answer_to_each_prompt_costs(body: bytes, answers: int) -> None:
     fields = read_fields(body)
-    chain = Chainer().chain(fields, "/v1/completions", "m")
+    chain = PrefixHasher().chain(fields, "/v1/completions", "m")
     cost = World().budgets.cost_bound(CLOUD, fields, chain)
     assert cost == pytest.approx(answers * 100 * 10 / 1e6, rel=0.1)
 

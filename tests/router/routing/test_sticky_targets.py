@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from node.protocol.chain.prefix import Chain, Chainer, read_fields
+from node.protocol.chain.prefix import Chain, PrefixHasher, read_fields
 from router.routing import sticky_targets
 from router.routing.sticky_targets import TTL_S, StickyTargets, Turn
 from router.types import Target
@@ -20,7 +20,7 @@ def chain(*texts: str) -> Chain:
     roles = ("user", "assistant")
     messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(texts)]
     body = json.dumps({"model": "auto", "messages": messages}).encode()
-    made = Chainer().chain(read_fields(body), CHAT, "a")
+    made = PrefixHasher().chain(read_fields(body), CHAT, "a")
     assert made is not None
     return made
 

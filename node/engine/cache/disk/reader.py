@@ -17,14 +17,14 @@ class FileReader:
 
     def __init__(self, shared: Shared, folder: Path) -> None:
         self._shared = shared
-        self._files = shared.seams.files
+        self._files = shared.dependencies.files
         self._folder = folder
 
     def run(self) -> None:
         """Runs until the tier closes."""
         while (job := self._next()) is not None:
             item = job.item
-            began_s = self._shared.seams.monotonic_s()
+            began_s = self._shared.dependencies.monotonic_s()
             try:
                 tensors = self._load(job)
             except Abandoned:
@@ -32,7 +32,7 @@ class FileReader:
             except Exception as error:  # noqa: BLE001 - the thread's edge: rows wait for the file
                 self._lose(item, error)
             else:
-                self._deliver(item, tensors, self._shared.seams.monotonic_s() - began_s)
+                self._deliver(item, tensors, self._shared.dependencies.monotonic_s() - began_s)
 
     def _next(self) -> ReadJob | None:
         shared = self._shared

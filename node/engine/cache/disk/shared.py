@@ -24,7 +24,7 @@ LEARN_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
+class TierDependencies:
     """The tier's external dependencies."""
 
     files: Files = field(default_factory=Files)
@@ -78,12 +78,14 @@ Job = WriteJob | DeleteJob | ClearJob | SaveJob
 class Shared:
     """All fields are read and changed with `changed` held, unless stated otherwise."""
 
-    def __init__(self, catalog: Catalog, limits: Limits, budget: DayBudget, seams: Seams) -> None:
+    def __init__(
+        self, catalog: Catalog, limits: Limits, budget: DayBudget, dependencies: TierDependencies
+    ) -> None:
         self.changed = threading.Condition()
         self.catalog = catalog
         self.limits = limits
         self.budget = budget
-        self.seams = seams
+        self.dependencies = dependencies
         self.outage = Outage()
         self.jobs: deque[Job] = deque()
         self.working = False
@@ -103,7 +105,7 @@ class Shared:
 
     def report(self, report: DiskReport) -> None:
         self.reports.append(report)
-        self.seams.wake()
+        self.dependencies.wake()
 
     def add_job(self, job: Job) -> None:
         self.jobs.append(job)

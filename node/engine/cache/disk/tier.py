@@ -37,8 +37,8 @@ from node.engine.cache.disk.shared import (
     DeleteJob,
     ReadJob,
     SaveJob,
-    Seams,
     Shared,
+    TierDependencies,
     WriteJob,
 )
 from node.engine.cache.disk.writer import FileWriter
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_tier(
-    folder: Path, limits: Limits, fingerprint: str, *, seams: Seams | None = None
+    folder: Path, limits: Limits, fingerprint: str, *, dependencies: TierDependencies | None = None
 ) -> "SsdTier":
     """Opens the tier in `folder/fingerprint`, with the files of an earlier process.
 
@@ -72,13 +72,13 @@ def open_tier(
     if not re.fullmatch(r"\w[\w.-]*", fingerprint, re.ASCII):
         raise ValueError(f"{fingerprint!r} is no name of a folder.")
     own = folder / fingerprint
-    seams = seams or Seams()
+    dependencies = dependencies or TierDependencies()
     try:
         make_folder(own)
         lock = FolderLock(own)
         try:
             index = open_index(own)
-            catalog, rows = _recover(own, index, limits, seams.files)
+            catalog, rows = _recover(own, index, limits, dependencies.files)
             budget = DayBudget(limits.max_bytes_per_day, *index.last_day())
             next_file = index.last_file() + 1
         except (OSError, sqlite3.Error):
@@ -86,7 +86,7 @@ def open_tier(
             raise
     except (OSError, sqlite3.Error) as error:
         raise TierUnavailable(f"The disk cache in {own} cannot be used: {error}") from error
-    shared = Shared(catalog, limits, budget, seams)
+    shared = Shared(catalog, limits, budget, dependencies)
     threads = FileWriter(shared, own, index), FileReader(shared, own)
     return SsdTier(own, shared, threads, lock, rows, next_file)
 
@@ -244,7 +244,7 @@ class SsdTier:
                 continue
             # Without the lock: it may take a while, and the writer needs the lock.
             try:
-                job = ReadJob(item, shared.seams.memory(item.nbytes))
+                job = ReadJob(item, shared.dependencies.memory(item.nbytes))
             except BaseException:
                 # Else rows would wait for ever for a read that has not begun.
                 with shared.changed:
@@ -268,9 +268,9 @@ class SsdTier:
             or shared.queued_bytes + nbytes > limits.queue_bytes
         ):
             return False
-        if shared.outage.paused(shared.seams.monotonic_s()):
+        if shared.outage.paused(shared.dependencies.monotonic_s()):
             return False
-        return shared.budget.allows(shared.queued_bytes + nbytes, shared.seams.unix_s())
+        return shared.budget.allows(shared.queued_bytes + nbytes, shared.dependencies.unix_s())
 
 
 def _int32_bytes(tokens: Tokens) -> bytes:

@@ -20,7 +20,7 @@ class FileWriter:
 
     def __init__(self, shared: Shared, folder: Path, index: Index) -> None:
         self._shared = shared
-        self._files = shared.seams.files
+        self._files = shared.dependencies.files
         self._folder = folder
         self._index = index
 
@@ -81,7 +81,7 @@ class FileWriter:
             if checksum is not None:
                 shared.outage.succeeded()
             if failure is not None:
-                shared.outage.failed(failure, shared.seams.monotonic_s())
+                shared.outage.failed(failure, shared.dependencies.monotonic_s())
             if checksum is not None and wanted:
                 shared.catalog.written(item, checksum)
                 shared.report(FileWritten(item.file, item.nbytes))
@@ -97,7 +97,9 @@ class FileWriter:
         `sqlite3.Error`; then no trace of the file is left."""
         shared, item = self._shared, job.item
         with shared.changed:
-            if not shared.is_needed(item) or shared.outage.paused(shared.seams.monotonic_s()):
+            if not shared.is_needed(item) or shared.outage.paused(
+                shared.dependencies.monotonic_s()
+            ):
                 raise Abandoned
             gone, room = self._make_room(item.nbytes)
         self._delete(gone)
@@ -106,7 +108,7 @@ class FileWriter:
         path = file_path(self._folder, item.file)
         checksum = store(self._files, path, job.layout, lambda: shared.is_needed(item))
         with shared.changed:
-            shared.budget.spend(item.nbytes, shared.seams.unix_s())
+            shared.budget.spend(item.nbytes, shared.dependencies.unix_s())
             day, day_bytes = shared.budget.day, shared.budget.written_bytes
             used = self._take_touched()
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from node.engine.cache.disk.file_index import FileRow, Index
 from node.engine.cache.disk.files import Files
-from node.engine.cache.disk.shared import Seams
+from node.engine.cache.disk.shared import TierDependencies
 from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import EntryKind, FileLost, FileWriteFailed, FileWritten
 from tests.node.engine.cache.disk_world import (
@@ -90,7 +90,7 @@ def spill(home: Path, seed: int, pipe: Connection) -> None:
     """Runs until killed."""
     random.seed(seed)
     woken = threading.Event()
-    tier = open_tier(home, LIMITS, FINGERPRINT, seams=Seams(wake=woken.set))
+    tier = open_tier(home, LIMITS, FINGERPRINT, dependencies=TierDependencies(wake=woken.set))
     Spiller(tier, woken, pipe).run()
 
 
@@ -155,7 +155,7 @@ def spill_until(home: Path, step: str) -> None:
         files.reach("after index")
 
     Index.add = deadly_add  # type: ignore[method-assign, assignment]
-    tier = open_tier(home, LIMITS, FINGERPRINT, seams=Seams(files=files))
+    tier = open_tier(home, LIMITS, FINGERPRINT, dependencies=TierDependencies(files=files))
     first = tier.write(EntryKind.SPAN, ROOT, some_tokens(1), some_tensors(1))
     assert first is not None
     tier.write(EntryKind.SPAN, (first, 8), some_tokens(2), some_tensors(2))

@@ -11,7 +11,7 @@ import numpy as np
 
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.limits import Limits
-from node.engine.cache.disk.shared import Seams
+from node.engine.cache.disk.shared import TierDependencies
 from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import (
     DiskReport,
@@ -115,7 +115,7 @@ class World:
         self.monotonic_s = 50.0
         self._woken = threading.Semaphore(0)
         self._reports: deque[DiskReport] = deque()
-        self._seams = Seams(
+        self._dependencies = TierDependencies(
             files=files or Files(),
             unix_s=lambda: self.unix_s,
             monotonic_s=lambda: self.monotonic_s,
@@ -128,13 +128,13 @@ class World:
         """Opens the tier as the next process would, with the same clocks."""
         self.tier.close()
         self.limits = limits or self.limits
-        self._seams = replace(self._seams, files=Files())
+        self._dependencies = replace(self._dependencies, files=Files())
         self.tier = self._open()
         return self.tier
 
     def use_memory(self, memory: Callable[[int], memoryview]) -> None:
         """Reads into this from now on."""
-        self._seams = replace(self._seams, memory=memory)
+        self._dependencies = replace(self._dependencies, memory=memory)
         self.reopen()
 
     def write(self, seed: int, parent: int = 0, nbytes: int = 4096) -> int | None:
@@ -176,7 +176,7 @@ class World:
         }
 
     def _open(self) -> SsdTier:
-        return open_tier(self.home, self.limits, FINGERPRINT, seams=self._seams)
+        return open_tier(self.home, self.limits, FINGERPRINT, dependencies=self._dependencies)
 
 
 def close_worlds() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from node.engine.base import LoadError
 from node.engine.model import fingerprint as module
-from node.engine.model.digests import Digests
 from node.engine.model.fingerprint import ModelTexts
+from node.engine.model.weight_hashes import WeightHashes
 
 DATA_BYTES = 1_000_000
 
@@ -41,7 +41,7 @@ def change_byte(path: Path, offset: int) -> None:
 
 def mark(folder: Path, cache: int | None = None, live: int | None = None) -> str:
     texts = ModelTexts(folder, kv_cache_bits=cache, kv_live_bits=live)
-    return texts.fingerprint(Digests(folder.parent / "kv", folder).make(lambda: False))
+    return texts.fingerprint(WeightHashes(folder.parent / "kv", folder).make(lambda: False))
 
 
 def test_is_32_hexadecimal_digits(folder: Path) -> None:

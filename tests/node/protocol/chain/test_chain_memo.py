@@ -9,7 +9,7 @@ import pytest
 
 from node.protocol.chain import bodies
 from node.protocol.chain.chain_memo import ChainMemo, ItemChain, item_ends
-from node.protocol.chain.prefix import Chainer
+from node.protocol.chain.prefix import PrefixHasher
 from tests.node.protocol.bodies import MESSAGES, chain_of
 
 KEY = (b"begin",)
@@ -37,24 +37,24 @@ def made_of(items: list[str], hashes: list[int]) -> ItemChain:
 
 
 def test_a_session_is_stored_once_however_its_marks_of_caching_move() -> None:
-    chainer = Chainer()
+    prefix_hasher = PrefixHasher()
     for turn in range(TURNS):
         for session in range(SESSIONS):
             body = marked(session, 61 + 2 * turn)
-            assert chain_of(body, MESSAGES, chainer) == chain_of(body, MESSAGES)
-    (family,) = chainer._memo._families.values()
+            assert chain_of(body, MESSAGES, prefix_hasher) == chain_of(body, MESSAGES)
+    (family,) = prefix_hasher._memo._families.values()
     assert len(family) == SESSIONS
     assert {len(made.items) for made in family} == {61 + 2 * (TURNS - 1)}
 
 
 def test_what_moved_marks_leave_alike_is_found_among_many_sessions() -> None:
-    chainer = Chainer()
+    prefix_hasher = PrefixHasher()
     for session in range(SESSIONS):
-        chain_of(marked(session, 61), MESSAGES, chainer)
-    (key,) = chainer._memo._families
+        chain_of(marked(session, 61), MESSAGES, prefix_hasher)
+    (key,) = prefix_hasher._memo._families
     for session in range(SESSIONS):
         text = json.dumps(marked(session, 63)["messages"]).encode()
-        found = chainer._memo.longest(key, text)
+        found = prefix_hasher._memo.longest(key, text)
         assert found is not None
         # The last three of the earlier turn are spelled anew: one lost its mark.
         assert len(found.items) == 58
@@ -111,14 +111,14 @@ def test_what_many_prompts_begin_with_is_made_and_stored_once(
         return b"tools"
 
     monkeypatch.setattr(bodies, "_tools_of_anthropic", tools_of)
-    chainer, tools = Chainer(), [{"name": "read", "description": "about it " * 5000}]
+    prefix_hasher, tools = PrefixHasher(), [{"name": "read", "description": "about it " * 5000}]
     for number in range(20):
         for count in (1, 2):
             body = {**marked(number, 61), "tools": tools}
             body["messages"] = body["messages"][1 : 1 + count]
-            chain_of(body, MESSAGES, chainer)
+            chain_of(body, MESSAGES, prefix_hasher)
     assert len(made) == 1
-    assert len(made[0]) < chainer._memo._used_bytes < 2 * len(made[0])
+    assert len(made[0]) < prefix_hasher._memo._used_bytes < 2 * len(made[0])
 
 
 def test_a_preamble_counts_and_is_evicted_when_least_recently_used() -> None:

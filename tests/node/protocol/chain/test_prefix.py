@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from node.protocol.chain.prefix import (
     PIECE_BYTES,
     Chain,
-    Chainer,
     OutputCall,
     OutputText,
+    PrefixHasher,
     ResponseOutput,
     chain_with_output,
     read_fields,
@@ -140,12 +140,12 @@ def test_the_answered_chain_is_that_of_the_answer_given_back(
 @given(turns=CONVERSATION, system=st.just("") | TEXT)
 @few
 def test_a_memo_gives_what_no_memo_gives(path: str, turns: list[Turn], system: str) -> None:
-    remembers, forgets = Chainer(), Chainer(memo_bytes=2000)
+    remembers, forgets = PrefixHasher(), PrefixHasher(memo_bytes=2000)
     for count in range(1, len(turns) + 1):
         prefix = body(path, turns[:count], system)
         fresh = chain_of(prefix, path)
-        for chainer in (remembers, remembers, forgets):
-            assert chain_of(prefix, path, chainer) == fresh
+        for prefix_hasher in (remembers, remembers, forgets):
+            assert chain_of(prefix, path, prefix_hasher) == fresh
 
 
 @each_dialect
@@ -157,7 +157,7 @@ def test_turns_forks_and_repeats_of_long_sessions_are_unchanged_by_the_memo(
         Turn(f"{number} " * 300, None if number % 2 == 0 else (("read", {"path": str(number)}),))
         for number in range(12)
     ]
-    remembers, forgets = Chainer(), Chainer(memo_bytes=30_000)
+    remembers, forgets = PrefixHasher(), PrefixHasher(memo_bytes=30_000)
     for _ in range(60):
         kept = turns[: chance.randrange(1, 12)]
         fork = [Turn(f"fork {chance.randrange(3)} " * 200)] * chance.randrange(2)
@@ -169,12 +169,12 @@ def test_turns_forks_and_repeats_of_long_sessions_are_unchanged_by_the_memo(
 
 
 def test_the_memo_is_bounded_however_many_sessions_begin_alike() -> None:
-    chainer = Chainer(memo_bytes=100_000)
+    prefix_hasher = PrefixHasher(memo_bytes=100_000)
     for number in range(50):
-        chain_of(body(CHAT, [Turn("same " * 1000), Turn(str(number), ())]), CHAT, chainer)
-    (family,) = chainer._memo._families.values()
+        chain_of(body(CHAT, [Turn("same " * 1000), Turn(str(number), ())]), CHAT, prefix_hasher)
+    (family,) = prefix_hasher._memo._families.values()
     assert 10 < len(family) < 20
-    assert chainer._memo._used_bytes <= 100_000
+    assert prefix_hasher._memo._used_bytes <= 100_000
 
 
 @each_dialect
@@ -182,9 +182,9 @@ def test_salt_model_and_template_variables_part_everything(path: str) -> None:
     sent = body(path, HELLO, "sys")
     fields = fields_of(json.dumps(sent).encode())
     chains = [
-        Chainer().chain(fields, path, "m"),
-        Chainer().chain(fields, path, "other"),
-        Chainer().chain(fields, path, "m", salt="s"),
+        PrefixHasher().chain(fields, path, "m"),
+        PrefixHasher().chain(fields, path, "other"),
+        PrefixHasher().chain(fields, path, "m", salt="s"),
         chain_of({**sent, "enable_thinking": True}, path),
         chain_of({**sent, "enable_thinking": False}, path),
         chain_of({**sent, "chat_template_kwargs": {"date": "today"}}, path),
@@ -381,7 +381,9 @@ def test_what_begins_in_another_way_does_not_go_on_from_a_chain(other: dict[str,
 
     def goes_on(given: dict[str, Any]) -> bool:
         fields, salt = read_fields(json.dumps(given).encode()), given["salt"]
-        return Chainer().chain(fields, RESPONSES, given["model"], salt=salt, head=end) is not None
+        return (
+            PrefixHasher().chain(fields, RESPONSES, given["model"], salt=salt, head=end) is not None
+        )
 
     assert goes_on(after)
     assert not goes_on({**after, **other})
@@ -390,10 +392,10 @@ def test_what_begins_in_another_way_does_not_go_on_from_a_chain(other: dict[str,
 @pytest.mark.parametrize("wrong", [{"hash": -1}, {"hash": 1 << 64}, {"size_bytes": 1 << 32}])
 def test_there_is_nothing_to_go_on_from_a_head_that_is_none(wrong: dict[str, int]) -> None:
     fields = read_fields(json.dumps(body(RESPONSES, [Turn("hello")], "sys")).encode())
-    made = Chainer().chain(fields, RESPONSES, "m")
+    made = PrefixHasher().chain(fields, RESPONSES, "m")
     assert made is not None and made.end is not None
     head = made.end._replace(**wrong)
-    assert Chainer().chain(fields, RESPONSES, "m", head=head) is None
+    assert PrefixHasher().chain(fields, RESPONSES, "m", head=head) is None
 
 
 def test_completions_are_texts_or_token_ids() -> None:
@@ -446,7 +448,7 @@ def test_an_empty_answer_is_an_item_of_a_chat_and_none_of_a_response() -> None:
 )
 def test_a_body_that_an_endpoint_refuses_has_no_chain(path: str, given: dict[str, Any]) -> None:
     fields = fields_of(json.dumps(given).encode())
-    assert Chainer().chain(fields, path, "m") is None
+    assert PrefixHasher().chain(fields, path, "m") is None
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'"a"', b"{", b'{"a"}', b'{"\xff": 1}'])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.protocol.chain.prefix import Chain, Chainer, read_fields
+from node.protocol.chain.prefix import Chain, PrefixHasher, read_fields
 from node.protocol.chain.tools import client_run, is_hosted, is_hosted_item, output_of
 from tests.node.protocol.bodies import CHAT, MESSAGES, RESPONSES, chain_of
 
@@ -194,14 +194,14 @@ def test_other_tools_of_the_first_item_part_a_chain_from_its_begin() -> None:
 def test_a_first_item_that_is_spelled_in_an_unusual_order_leaves_no_chain() -> None:
     odd = {"tools": [], "role": "developer", "type": "additional_tools"}
     fields = read_fields(json.dumps({"input": [odd, USER]}).encode())
-    assert Chainer().chain(fields, RESPONSES, "m") is None
+    assert PrefixHasher().chain(fields, RESPONSES, "m") is None
 
 
 def test_tools_that_a_later_item_adds_count_where_they_stand() -> None:
-    chainer = Chainer()
+    prefix_hasher = PrefixHasher()
     long = [{**USER, "content": f"{number} " * 900} for number in range(4)]
-    before = chain_of({"input": long}, RESPONSES, chainer)
-    after = chain_of({"input": [*long, ADDING, USER]}, RESPONSES, chainer)
+    before = chain_of({"input": long}, RESPONSES, prefix_hasher)
+    after = chain_of({"input": [*long, ADDING, USER]}, RESPONSES, prefix_hasher)
     assert after.hashes[: len(before)] == before.hashes
     assert after.preamble == before.preamble
     assert after.hashes == chain_of({"input": [*long, ADDING, USER]}, RESPONSES).hashes
@@ -209,8 +209,8 @@ def test_tools_that_a_later_item_adds_count_where_they_stand() -> None:
     assert chain_of({"input": [*long, other, USER]}, RESPONSES).head != after.head
     nothing = chain_of({"input": [*long, {**ADDING, "tools": []}, USER]}, RESPONSES)
     assert nothing.hashes == chain_of({"input": [*long, USER]}, RESPONSES).hashes
-    first = chain_of({"input": [ADDING, *long]}, RESPONSES, chainer)
-    again = chain_of({"input": [ADDING, *long, ADDING, USER]}, RESPONSES, chainer)
+    first = chain_of({"input": [ADDING, *long]}, RESPONSES, prefix_hasher)
+    again = chain_of({"input": [ADDING, *long, ADDING, USER]}, RESPONSES, prefix_hasher)
     assert again.hashes[: len(first)] == first.hashes
 
 

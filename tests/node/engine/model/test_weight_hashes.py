@@ -1,4 +1,4 @@
-"""Tests which digests of weights are known without reading them, and which changes make them be
+"""Tests which hashes of weights are known without reading them, and which changes make them be
 read again."""
 
 import hashlib
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.model import digests as module
-from node.engine.model.digests import DIGESTS_FOLDER, Digests
+from node.engine.model import weight_hashes as module
+from node.engine.model.weight_hashes import HASHES_FOLDER, WeightHashes
 from node.models.saved_hashes import HashingStopped, sha256_of
 
 NAMES = ("model-1.safetensors", "model-2.safetensors")
@@ -43,18 +43,18 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def digests(folder: Path) -> Digests:
-    return Digests(folder.parent / "kv", folder)
+def hashes(folder: Path) -> WeightHashes:
+    return WeightHashes(folder.parent / "kv", folder)
 
 
 def test_all_of_each_file_is_hashed_once(folder: Path, read: list[str]) -> None:
-    assert digests(folder).known() is None
-    found = digests(folder).make(never)
+    assert hashes(folder).known() is None
+    found = hashes(folder).make(never)
     assert found == {
         name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in NAMES
     }
-    assert digests(folder).known() == found
-    assert digests(folder).make(never) == found
+    assert hashes(folder).known() == found
+    assert hashes(folder).make(never) == found
     assert sorted(read) == sorted(NAMES)
 
 
@@ -62,7 +62,7 @@ def test_all_of_each_file_is_hashed_once(folder: Path, read: list[str]) -> None:
 def test_a_file_that_was_written_is_read_again_whatever_its_timestamps_are(
     folder: Path, read: list[str], offset: int
 ) -> None:
-    before = digests(folder).make(never)
+    before = hashes(folder).make(never)
     read.clear()
     path = folder / NAMES[1]
     stat = path.stat()
@@ -70,19 +70,19 @@ def test_a_file_that_was_written_is_read_again_whatever_its_timestamps_are(
     data[offset] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert digests(folder).known() is None
-    after = digests(folder).make(never)
+    assert hashes(folder).known() is None
+    after = hashes(folder).make(never)
     assert read == [NAMES[1]]
     assert after[NAMES[1]] != before[NAMES[1]] and after[NAMES[0]] == before[NAMES[0]]
 
 
 def test_a_file_more_or_less_makes_them_unknown(folder: Path) -> None:
-    digests(folder).make(never)
+    hashes(folder).make(never)
     (folder / "model-3.safetensors").write_bytes(b"3")
-    assert digests(folder).known() is None
-    assert len(digests(folder).make(never)) == 3
+    assert hashes(folder).known() is None
+    assert len(hashes(folder).make(never)) == 3
     (folder / NAMES[0]).unlink()
-    assert (digests(folder).known() or {}).keys() == {NAMES[1], "model-3.safetensors"}
+    assert (hashes(folder).known() or {}).keys() == {NAMES[1], "model-3.safetensors"}
 
 
 def test_weights_that_change_while_they_are_read_are_not_known(
@@ -93,15 +93,15 @@ def test_weights_that_change_while_they_are_read_are_not_known(
             file.write(b"more")
         return "0" * 64
 
-    begun = digests(folder)
+    begun = hashes(folder)
     monkeypatch.setattr(module, "sha256_of", slow)
     with pytest.raises(HashingStopped):
         begun.make(never)
-    assert digests(folder).known() is None
+    assert hashes(folder).known() is None
 
 
 def test_weights_that_changed_since_the_load_began_are_not_those_of_the_load(folder: Path) -> None:
-    at_load = digests(folder)
+    at_load = hashes(folder)
     (folder / NAMES[0]).write_bytes(b"other")
     with pytest.raises(HashingStopped):
         at_load.make(never)
@@ -109,24 +109,24 @@ def test_weights_that_changed_since_the_load_began_are_not_those_of_the_load(fol
 
 def test_a_stop_keeps_what_is_done(folder: Path, read: list[str]) -> None:
     with pytest.raises(HashingStopped):
-        digests(folder).make(lambda: len(read) == 2)
-    assert digests(folder).known() is None
+        hashes(folder).make(lambda: len(read) == 2)
+    assert hashes(folder).known() is None
     read.clear()
-    digests(folder).make(never)
+    hashes(folder).make(never)
     assert len(read) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"folder": "/elsewhere", "files": {}}'])
 def test_what_is_kept_and_cannot_be_used_is_made_again(folder: Path, content: bytes) -> None:
-    found = digests(folder).make(never)
-    (kept,) = (folder.parent / "kv" / DIGESTS_FOLDER).iterdir()
+    found = hashes(folder).make(never)
+    (kept,) = (folder.parent / "kv" / HASHES_FOLDER).iterdir()
     kept.write_bytes(content)
-    assert digests(folder).known() is None
-    assert digests(folder).make(never) == found == digests(folder).known()
+    assert hashes(folder).known() is None
+    assert hashes(folder).make(never) == found == hashes(folder).known()
 
 
 def test_what_is_stored_of_folders_that_were_removed_is_deleted(folder: Path) -> None:
-    digests(folder).make(never)
+    hashes(folder).make(never)
     other = folder.rename(folder.with_name("other"))
-    digests(other).make(never)
-    assert len(list((folder.parent / "kv" / DIGESTS_FOLDER).iterdir())) == 1
+    hashes(other).make(never)
+    assert len(list((folder.parent / "kv" / HASHES_FOLDER).iterdir())) == 1

@@ -16,7 +16,7 @@ from node.engine.constraints.compile import (
     is_constrained,
 )
 from node.engine.constraints.grammar import Compiler
-from node.engine.constraints.steering import NOT_ENDED, RowSteer, Steering, steering_of
+from node.engine.constraints.token_constraints import NOT_ENDED, RowConstraint, RequestConstraint, request_constraint
 from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
@@ -88,12 +88,12 @@ def run(
     ends = frozenset({end_token(vocabulary)})
     answer = grammars(vocabulary, generate_request) if is_constrained(generate_request) else None
     reader = OutputReader(vocabulary, generate_request)
-    steering = steering_of(generate_request, vocabulary, SIZE, ends, answer)
-    assert steering is not None
-    steer, generated = steering.open(reader), Generated([], reader, [], None)
+    shared = request_constraint(generate_request, vocabulary, SIZE, ends, answer)
+    assert shared is not None
+    constraint, generated = shared.open(reader), Generated([], reader, [], None)
     source = random.Random(1)
-    while len(generated.tokens) < 500 and steer.error is None:
-        may = allowed(steer.next())
+    while len(generated.tokens) < 500 and constraint.error is None:
+        may = allowed(constraint.next())
         token = wish(len(generated.tokens), may)
         if token is None or token not in may:
             if token is None and ends <= may:
@@ -103,9 +103,9 @@ def run(
             break
         generated.tokens.append(token)
         generated.parts += reader.read(token)
-        steer.advance(token)
+        constraint.advance(token)
     generated.parts += reader.end()
-    generated.error = steer.error
+    generated.error = constraint.error
     return generated
 
 
@@ -199,15 +199,15 @@ def test_reasoning_that_cannot_be_ended_ends_the_sequence() -> None:
     class Stubborn:
         parser: OutputParser
         reasoning_tokens: int = 5
-        is_torn: bool = False
+        has_partial_utf8: bool = False
 
     parser = OutputParser(OutputFormat("think", prompt_tail="<think>\n"))
     vocabulary = VOCABULARIES["tokens"]
-    steer = RowSteer(Steering(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn(parser))
+    constraint = RowConstraint(RequestConstraint(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn(parser))
     for token in (7, 8):
-        assert allowed(steer.next()) == {token}
-        steer.advance(token)
-    assert steer.error == NOT_ENDED
+        assert allowed(constraint.next()) == {token}
+        constraint.advance(token)
+    assert constraint.error == NOT_ENDED
 
 
 @pytest.mark.parametrize("kind", VOCABULARIES)
@@ -231,15 +231,15 @@ def test_a_grammar_and_a_budget_may_be_combined(kind: str) -> None:
 @pytest.mark.parametrize("kind", VOCABULARIES)
 def test_reasoning_does_not_end_a_sequence_that_owes_an_answer(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
-    steering = steering_of(
+    shared = request_constraint(
         request(None, None, YES),
         vocabulary,
         SIZE,
         frozenset({end_token(vocabulary)}),
         grammars(vocabulary, request(None, None, YES)),
     )
-    assert steering is not None
-    may = allowed(steering.open(OutputReader(vocabulary, request(None, None, YES))).next())
+    assert shared is not None
+    may = allowed(shared.open(OutputReader(vocabulary, request(None, None, YES))).next())
     assert end_token(vocabulary) not in may
     # Its end as text must be the end of a token.
     straddling = {token for token in range(SIZE) if vocabulary.spelled(token)[0] in (">\n", ">>")}
@@ -312,15 +312,15 @@ def test_a_grammar_that_fails_ends_the_sequence(monkeypatch: pytest.MonkeyPatch)
     vocabulary = VOCABULARIES["tokens"]
     generate_request = request(None, OutputFormat(), YES)
     reader = OutputReader(vocabulary, generate_request)
-    steering = steering_of(
+    shared = request_constraint(
         generate_request, vocabulary, SIZE, frozenset(), grammars(vocabulary, generate_request)
     )
-    assert steering is not None
-    steer = steering.open(reader)
-    steer.advance(vocabulary.encode("n")[0])
-    assert steer.error is not None
-    steer.next()
-    assert steer.error.startswith("The answer's grammar cannot be followed: ")
+    assert shared is not None
+    constraint = shared.open(reader)
+    constraint.advance(vocabulary.encode("n")[0])
+    assert constraint.error is not None
+    constraint.next()
+    assert constraint.error.startswith("The answer's grammar cannot be followed: ")
 
 
 @pytest.mark.parametrize("size", [1, 31, 32, 33, 64])

@@ -16,12 +16,12 @@ from node.ipc.generate import GenerateRequest
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.output_parser import OutputParser
 
-_MAX_TORN_TOKENS = 3
+_MAX_PARTIAL_TOKENS = 3
 """Most tokens, of one byte each, that may still be needed to complete a character."""
 NOT_ENDED = "The reasoning could not be ended where its budget of tokens was used up."
 
 
-class Steer(Protocol):
+class TokenConstraint(Protocol):
     """The constraint of one row."""
 
     error: str | None
@@ -41,11 +41,11 @@ class Steer(Protocol):
         for all tokens so far."""
 
 
-class Steered(Protocol):
+class ConstrainedRow(Protocol):
     """A row, as far as constraints need it."""
 
     @property
-    def steer(self) -> Steer | None: ...
+    def constraint(self) -> TokenConstraint | None: ...
 
 
 class OutputState(Protocol):
@@ -55,11 +55,11 @@ class OutputState(Protocol):
     reasoning_tokens: int
 
     @property
-    def is_torn(self) -> bool: ...
+    def has_partial_utf8(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Steering:
+class RequestConstraint:
     """The constraints that all choices of a request share."""
 
     vocab_size: int
@@ -74,18 +74,18 @@ class Steering:
     """Tokens allowed during reasoning if the answer after it has a grammar."""
     vocabulary: Vocabulary
 
-    def open(self, reader: OutputState) -> "RowSteer":
+    def open(self, reader: OutputState) -> "RowConstraint":
         """Returns the constraint of a row that has no output yet."""
-        return RowSteer(self, reader)
+        return RowConstraint(self, reader)
 
 
-def steering_of(
+def request_constraint(
     request: GenerateRequest,
     vocabulary: Vocabulary,
     vocab_size: int,
     end_tokens: frozenset[int],
     answer: AnswerGrammars | None = None,
-) -> Steering | None:
+) -> RequestConstraint | None:
     """Returns the constraints of the request, with the grammars of `answer`; None if there are
     none."""
     output, budget = request.output, request.thinking_tokens
@@ -104,7 +104,7 @@ def steering_of(
     if answer is not None and answer.behind_reasoning is not None:
         # A row that ended within its reasoning would give no answer.
         while_reasoning = all_but(end_tokens | answer.straddling, vocab_size)
-    return Steering(
+    return RequestConstraint(
         vocab_size,
         budget if closing else None,
         closing,
@@ -115,13 +115,13 @@ def steering_of(
     )
 
 
-class RowSteer:
-    """Implements `Steer` for one row."""
+class RowConstraint:
+    """Implements `TokenConstraint` for one row."""
 
-    def __init__(self, steering: Steering, reader: OutputState) -> None:
+    def __init__(self, shared: RequestConstraint, reader: OutputState) -> None:
         self.error: str | None = None
         self.is_refused = False
-        self._steering = steering
+        self._shared = shared
         self._reader = reader
         self._parser = reader.parser
         self._matcher: Matcher | None = None
@@ -138,8 +138,8 @@ class RowSteer:
         self._reasons = reader.parser.in_reasoning
         if self._reasons:
             self._go_on_reasoning()
-        elif steering.answer is not None and steering.answer.at_begin is not None:
-            self._matcher = steering.answer.at_begin.open()
+        elif shared.answer is not None and shared.answer.at_begin is not None:
+            self._matcher = shared.answer.at_begin.open()
 
     @property
     def is_forced(self) -> bool:
@@ -147,13 +147,13 @@ class RowSteer:
 
     def next(self) -> Mask | None:
         if self._forced:
-            return only({route[0] for route in self._forced}, self._steering.vocab_size)
+            return only({route[0] for route in self._forced}, self._shared.vocab_size)
         if self._matcher is not None:
             try:
                 return self._matcher.mask()
             except GrammarFailed as error:
                 self._on_failed(error)
-        return self._steering.while_reasoning if self._reasons else None
+        return self._shared.while_reasoning if self._reasons else None
 
     def advance(self, token: int) -> None:
         if self._forced:
@@ -166,7 +166,7 @@ class RowSteer:
                 self._on_failed(error)
         if self._is_answer:
             return
-        answer = self._steering.answer
+        answer = self._shared.answer
         if self._parser.in_reasoning:
             self._reasons, self._matcher = True, None
             self._go_on_reasoning()
@@ -177,7 +177,7 @@ class RowSteer:
 
     def _on_failed(self, error: GrammarFailed) -> None:
         """Handles a grammar that became too complex to follow: drops it, or ends the row."""
-        answer = self._steering.answer
+        answer = self._shared.answer
         if self._is_block and answer is not None and answer.is_best_effort:
             self._matcher = None
         else:
@@ -199,20 +199,20 @@ class RowSteer:
             block = self._parser.block_text
             if block.startswith(answer.openers):
                 self._is_block, matcher = True, calls.open()
-                if matcher.consume_all(self._steering.vocabulary.encode(block)):
+                if matcher.consume_all(self._shared.vocabulary.encode(block)):
                     self._matcher = matcher
         self._known_block = begin
 
     def _go_on_reasoning(self) -> None:
         """Forces the end of reasoning once the budget is used up, after a character that is still
         incomplete."""
-        budget = self._steering.budget
+        budget = self._shared.budget
         if budget is None:
             return
         over = self._reader.reasoning_tokens - budget
-        if over >= 0 and (not self._reader.is_torn or over >= _MAX_TORN_TOKENS):
+        if over >= 0 and (not self._reader.has_partial_utf8 or over >= _MAX_PARTIAL_TOKENS):
             self._parser.end_block()
-            self._forced, self._is_closing = (self._steering.closing,), True
+            self._forced, self._is_closing = (self._shared.closing,), True
 
     def _close(self) -> None:
         """Begins the answer after the forced end of reasoning is complete."""
@@ -222,10 +222,10 @@ class RowSteer:
             return
         self._begin_answer()
         if self._matcher is None:
-            self._forced = self._steering.openings
+            self._forced = self._shared.openings
 
     def _begin_answer(self) -> None:
         self._reasons = False
-        answer = self._steering.answer
+        answer = self._shared.answer
         if answer is not None and answer.behind_reasoning is not None:
             self._matcher, self._is_answer = answer.behind_reasoning.open(), True

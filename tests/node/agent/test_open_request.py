@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.agent.request_record import raise_unless_complete
+from node.agent.open_request import raise_unless_complete
 from node.errors import BadRequest, EngineFault, NodeError, ShuttingDown
 from node.ipc.messages import Delta
 from node.protocol.messages import FinishReason
