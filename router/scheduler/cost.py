@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.protocol.messages import IN_MEMORY, CacheStatus, ModelState, ModelStatus, NodeStatus
+from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.scheduler.node_state import NodeBook, NodeBooks
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import displacement, no_room
@@ -216,22 +216,16 @@ class CostModel:
         return _loss_s(warm, lost, estimate.session, now_s, rates, model) if rates else 0.0
 
     def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
-        """Cost of loading a model to those that are unloaded for it, the idlest first."""
-        status, book = view.status, self._books.of(view.node_id)
-        if status is None or model.state is not ModelState.ON_DISK or book.loads(model.name):
+        """Cost of loading a model to the sessions of those that the node unloads for it."""
+        if view.status is None:
             return 0.0
-        missing = model.weight_bytes - (status.memory_budget_bytes - status.memory_leased_bytes)
-        loss_s = 0.0
-        # A busy model counts, too: it is unloaded as soon as it is idle.
-        others = [each for each in status.models if each.state in IN_MEMORY and not each.pinned]
-        for other in sorted(others, key=lambda m: (m.active_requests > 0, m.since_unix_s)):
-            if missing <= 0:
-                break
-            missing -= other.weight_bytes
+        book, loss_s = self._books.of(view.node_id), 0.0
+        unloaded = {each.name for each in displacement(book, view.status, model, now_s).models}
+        for other in view.status.models:
             warm = book.warm.get(other.name)
             rates = self._rates.known(view.node_id, other.name)
-            if warm is None or rates is None:
-                continue  # unused since this router's start
+            if other.name not in unloaded or warm is None or rates is None:
+                continue  # stays, or unused since this router's start
             live_share = warm.live_tokens(now_s) / max(1.0, warm.tokens)
             loss_s += _full_load_s(other, rates) * live_share
             loss_s += _loss_s(warm, warm.tokens, "", now_s, rates, other)

@@ -407,6 +407,25 @@ def test_a_load_costs_what_the_models_that_leave_for_it_have_warm(busy: bool) ->
     assert fleet.term(request, "a", "eviction_s") == 0.0
 
 
+def test_a_load_costs_the_sessions_of_the_model_that_the_node_would_unload() -> None:
+    waiting = model_status("other", state=ModelState.ON_DISK, weight_bytes=10)
+    view = node_view("a", cached_model("m", weight_bytes=10), waiting)
+    assert view.status is not None
+    fleet = Fleet(view)
+    fleet.serve(a_ticket("1", 9_000), prefill_s=20.0)
+    # Of both, "m" has been idle for longer, and the node would unload what costs it less.
+    costly = cached_model("m", weight_bytes=10, unload_cost_s=30.0, since_unix_s=1.0)
+    cheap = model_status("spare", weight_bytes=10, unload_cost_s=1.0, since_unix_s=2.0)
+    full = msgspec.structs.replace(
+        view.status,
+        memory_budget_bytes=20,
+        memory_leased_bytes=20,
+        models=(costly, cheap, waiting),
+    )
+    fleet.views = (replace(view, status=full),)
+    assert fleet.term(a_ticket("2", 1_000, model="other"), "a", "eviction_s") == 0.0
+
+
 def test_a_removed_node_is_forgotten_but_for_its_leases() -> None:
     fleet = Fleet(node_view("a"))
     lease = fleet.lease(a_ticket("1", 2_000))
