@@ -30,7 +30,7 @@ class Hints(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The holder of an API key."""
+    """A valid API key, and what it may do."""
 
     key_id: str
     name: str

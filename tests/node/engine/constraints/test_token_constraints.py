@@ -16,7 +16,12 @@ from node.engine.constraints.compile import (
     is_constrained,
 )
 from node.engine.constraints.grammar import Compiler
-from node.engine.constraints.token_constraints import NOT_ENDED, RowConstraint, RequestConstraint, request_constraint
+from node.engine.constraints.token_constraints import (
+    NOT_ENDED,
+    RequestConstraint,
+    RowConstraint,
+    request_constraint,
+)
 from node.engine.decoding.output import OutputReader
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
@@ -203,7 +208,9 @@ def test_reasoning_that_cannot_be_ended_ends_the_sequence() -> None:
 
     parser = OutputParser(OutputFormat("think", prompt_tail="<think>\n"))
     vocabulary = VOCABULARIES["tokens"]
-    constraint = RowConstraint(RequestConstraint(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn(parser))
+    constraint = RowConstraint(
+        RequestConstraint(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn(parser)
+    )
     for token in (7, 8):
         assert allowed(constraint.next()) == {token}
         constraint.advance(token)
