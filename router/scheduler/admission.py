@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from router.scheduler import explain, rejects
 from router.scheduler.cost import TicketEstimate, exclusion, prefill_s, work_s
 from router.scheduler.node_state import NodeBooks, OpenLease
-from router.scheduler.placement import Choice, Placement, Queues
-from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
-from router.scheduler.queue_scan import Free, QueueScan, has_free
+from router.scheduler.placement import Choice, Placement, QueueTimes
+from router.scheduler.queue import AdmissionLimits, FairQueue, WaitingTicket
+from router.scheduler.queue_scan import FreeNodes, QueueScan, has_free
 from router.scheduler.residency import models_to_close
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
@@ -30,16 +30,16 @@ class Admission:
         self._books = books
         self._placement = placement
         self._queue = FairQueue(limits)
-        self._offers = QueueScan(self._queue)
+        self._queue_scan = QueueScan(self._queue)
         self._next_scan_s = inf
         self._rescan_s = -inf
         """When all waiting tickets are compared again, even if no node has become free."""
-        self._has_closed = False
+        self._has_closed_models = False
         self._close_s = inf
         """When some node may have to be closed to some model."""
         self._planned_s: dict[str, float] = {}
         """Prefill seconds that wait here, by the node that is best for them."""
-        self._able: tuple[NodeView, ...] = ()
+        self._checked_fleet: tuple[NodeView, ...] = ()
         """The last fleet for which each waiting ticket has a node that can serve it."""
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Admission:
         ticket, now_s = estimate.ticket, moment.now_s
         if ticket.deadline_s <= now_s:
             return [rejects.deadline_passed(ticket)]
-        self._close(moment)
+        self._close_models(moment)
         choice = self._placement.decide(estimate, moment, {})
         if choice.index < 0:
             return [rejects.no_node(estimate, moment)]
@@ -72,7 +72,7 @@ class Admission:
             return [
                 self._too_late(estimate, choice, now_s) or self._grant(estimate, choice, moment)
             ]
-        waiting = Waiting(estimate, ticket.arrived_s, _least_work_s(choice))
+        waiting = WaitingTicket(estimate, ticket.arrived_s, _least_work_s(choice))
         waiting.costs = self._placement.costs(choice.terms, ticket.model, moment)
         self._queue.add(waiting)
         actions = self.scan(moment, waiting)
@@ -80,28 +80,28 @@ class Admission:
             return actions
         return [*self._queued(waiting, choice, moment), *actions]
 
-    def scan(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
+    def scan(self, moment: Moment, new: WaitingTicket | None = None) -> list[Action]:
         """Grants what can begin now, in the queue's order. A free node that the waiting tickets
         have not taken is offered to the `new` ticket at once."""
         if not self._queue:
             return []
-        now_s, scan = moment.now_s, self._offers
+        now_s, scan = moment.now_s, self._queue_scan
         for book in self._books:
             book.settle(now_s)
-        self._close(moment)
+        self._close_models(moment)
         free = self._free(moment)
         if not 0.0 < self._rescan_s - now_s <= SCAN_INTERVAL_S:
             self._rescan_s = now_s + SCAN_INTERVAL_S
-            self._expect(now_s)
+            self._expect_sessions(now_s)
             scan.renew()
-        promoted: list[Waiting] = []
+        promoted: list[WaitingTicket] = []
         grants: list[Grant] = []
-        if scan.is_new(free):
+        if scan.has_new(free):
             self._planned_s = {}
             promoted = scan.promoted(free, now_s)
             first = [each for each in scan.first(free) if each not in promoted]
-            grants += self._offer_each([*promoted, *first], free, moment, of_new=True)
-            if scan.is_new(free):
+            grants += self._offer_each([*promoted, *first], free, moment, only_new=True)
+            if scan.has_new(free):
                 scan.decline(free)
         grants += self._offer_each(scan.rest(free), free, moment)
         if new is not None and scan.may_offer(new, free):
@@ -113,23 +113,23 @@ class Admission:
         self._plan_scan(moment, is_due=scan.end(free))
         return list(grants)
 
-    def _close(self, moment: Moment) -> None:
+    def _close_models(self, moment: Moment) -> None:
         """Closes models of a node to new requests if another one has waited too long for their
         memory."""
-        if self._queue or self._has_closed:
+        if self._queue or self._has_closed_models:
             nodes = {
                 view.node_id: (self._books.of(view.node_id), view.status)
                 for view in moment.fleet
                 if view.status is not None and view.reachable and view.state == ACTIVE
             }
             closed, self._close_s = models_to_close(self._queue.oldest(), nodes, moment.now_s)
-            self._has_closed = bool(closed)
+            self._has_closed_models = bool(closed)
             for node_id, (book, _) in nodes.items():
                 models = closed.get(node_id, frozenset())
                 book.version += models != book.closed
                 book.closed = models
 
-    def _expect(self, now_s: float) -> None:
+    def _expect_sessions(self, now_s: float) -> None:
         """Marks the sessions of waiting tickets as certain to need what the node where they are
         warm has cached."""
         for waiting in self._queue.tickets():
@@ -140,24 +140,24 @@ class Admission:
                 warm.expect(waiting.estimate.session, now_s)
 
     def _offer_each(
-        self, turn: list[Waiting], free: Free, moment: Moment, *, of_new: bool = False
+        self, turn: list[WaitingTicket], free: FreeNodes, moment: Moment, *, only_new: bool = False
     ) -> list[Grant]:
-        """Grants to those of `turn` that can begin. With `of_new` it stops once nothing is free
+        """Grants to those of `turn` that can begin. With `only_new` it stops once nothing is free
         that was not free before."""
         grants: list[Grant] = []
-        queues = self._placement.queues(moment, self._planned_s)
+        queue_times = self._placement.queue_times(moment, self._planned_s)
         for waiting in turn:
-            if of_new and not self._offers.is_new(free):
+            if only_new and not self._queue_scan.has_new(free):
                 break
             if not has_free(waiting.estimate, free):
                 continue
-            self._offers.mark(waiting)
-            index = self._consider(waiting, moment, queues, grants)
+            self._queue_scan.mark_offered(waiting)
+            index = self._grant_or_plan(waiting, moment, queue_times, grants)
             if index >= 0:
-                self._still_free(free, moment.fleet[index], moment.now_s)
+                self._discard_busy(free, moment.fleet[index], moment.now_s)
         return grants
 
-    def _free(self, moment: Moment) -> Free:
+    def _free(self, moment: Moment) -> FreeNodes:
         """Returns the nodes that would begin a request now, by each model that tickets wait for."""
         can_begin = self._placement.can_begin
         return {
@@ -169,18 +169,18 @@ class Admission:
             for model in self._queue.models()
         }
 
-    def _still_free(self, free: Free, view: NodeView, now_s: float) -> None:
+    def _discard_busy(self, free: FreeNodes, view: NodeView, now_s: float) -> None:
         for model, nodes in free.items():
             if view.node_id in nodes and not self._placement.can_begin(view, model, now_s):
                 nodes.discard(view.node_id)
 
     def reject_unable(self, moment: Moment) -> list[Action]:
         """Rejects the tickets that no node can serve any more."""
-        before, self._able = self._able, moment.fleet
+        before, self._checked_fleet = self._checked_fleet, moment.fleet
         if not self._queue or not _may_serve_less(before, moment.fleet):
             return []
         return [
-            self._drop(waiting, rejects.no_node(waiting.estimate, moment))
+            self._reject(waiting, rejects.no_node(waiting.estimate, moment))
             for waiting in self._queue.tickets()
             if not is_servable(waiting.estimate, moment)
         ]
@@ -188,7 +188,7 @@ class Admission:
     def reject_late(self, moment: Moment) -> list[Action]:
         """Rejects the tickets whose deadline has passed."""
         return [
-            self._drop(waiting, rejects.deadline_passed(waiting.estimate.ticket))
+            self._reject(waiting, rejects.deadline_passed(waiting.estimate.ticket))
             for waiting in self._queue.overdue(moment.now_s)
         ]
 
@@ -198,11 +198,11 @@ class Admission:
         view, model = moment.fleet[choice.index], estimate.ticket.model
         return self._placement.can_begin(view, model, moment.now_s)
 
-    def _consider(
+    def _grant_or_plan(
         self,
-        waiting: Waiting,
+        waiting: WaitingTicket,
         moment: Moment,
-        queues: Queues,
+        queue_times: QueueTimes,
         grants: list[Grant],
     ) -> int:
         """Adds a grant if the ticket can begin on its best node. Otherwise plans the ticket's work
@@ -210,8 +210,9 @@ class Admission:
         index, -1 if there is none."""
         estimate, model, now_s = waiting.estimate, waiting.estimate.ticket.model, moment.now_s
         cost_ttl_s = self._placement.cost_ttl_s(len(self._queue))
-        queues_s = queues.of(model)
-        index = self._placement.best_by_cost(estimate, waiting.costs, moment, queues_s, cost_ttl_s)
+        index = self._placement.best_by_cost(
+            estimate, waiting.costs, moment, queue_times.of(model), cost_ttl_s
+        )
         if index < 0 or estimate.ticket.deadline_s <= now_s:
             return -1
         if self._placement.can_begin(moment.fleet[index], model, now_s):
@@ -219,7 +220,7 @@ class Admission:
             index = choice.index
             if index >= 0 and self._placement.can_begin(moment.fleet[index], model, now_s):
                 grants.append(self._grant(estimate, choice, moment))
-                queues.grant(index, choice.chosen, model)
+                queue_times.grant(index, choice.chosen, model)
                 return index
         if index >= 0:
             view = moment.fleet[index]
@@ -228,11 +229,11 @@ class Admission:
             if self._placement.has_room(view, model, now_s):
                 ahead_s = waiting.costs[index].work_s
                 self._planned_s[view.node_id] = self._planned_s.get(view.node_id, 0.0) + ahead_s
-                queues.plan(index, ahead_s)
+                queue_times.plan(index, ahead_s)
             self._reorder(waiting)
         return index
 
-    def _reorder(self, waiting: Waiting) -> None:
+    def _reorder(self, waiting: WaitingTicket) -> None:
         """Moves the ticket in the queue if its work has changed."""
         work_s = min((p.work_s for p in waiting.costs if not p.excluded), default=0.0)
         is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
@@ -263,21 +264,21 @@ class Admission:
         )
         book = self._books.of(terms.node_id)
         book.settle(now_s)
-        opened = OpenLease(
+        open_lease = OpenLease(
             ticket,
             lease,
             estimate.session,
             terms,
             pace=estimate.pace,
             demand=self._placement.demand(estimate.pace, terms, ticket.model),
-            rows=book.rows.get(ticket.model, 0) + book.others_rows(ticket.model),
+            rows=book.rows.get(ticket.model, 0) + book.external_rows(ticket.model),
             tried=estimate.tried,
             work_s=prefill_s(terms),
-            charged=(terms.cached_positions, len(ticket.chain) if ticket.chain else 0),
+            added_positions=(terms.cached_positions, len(ticket.chain) if ticket.chain else 0),
             was_alone=not book.prefilling and not book.loading,
             reports_prefill_end=ticket.stream or view.kind == KIND_AGENT,
         )
-        self._books.open(opened, now_s)
+        self._books.open(open_lease, now_s)
         return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
 
     def _too_late(self, estimate: TicketEstimate, choice: Choice, now_s: float) -> Reject | None:
@@ -293,13 +294,13 @@ class Admission:
 
     # --- waiting tickets ---
 
-    def _queued(self, waiting: Waiting, choice: Choice, moment: Moment) -> list[Action]:
+    def _queued(self, waiting: WaitingTicket, choice: Choice, moment: Moment) -> list[Action]:
         """Reports a new ticket's place in the queue. Rejects it, or another ticket, if its deadline
         or the queue's limit is exceeded."""
         ticket = waiting.estimate.ticket
         position, wait_s = self._standing(waiting, choice)
         if too_late := rejects.too_late(ticket, wait_s, moment.now_s):
-            return [self._drop(waiting, replace(too_late, position=position))]
+            return [self._reject(waiting, replace(too_late, position=position))]
         queued = Queued(ticket.request_id, position, wait_s)
         if not self._queue.is_overfull(ticket.model):
             return [queued]
@@ -308,22 +309,22 @@ class Admission:
             or self._queue.last_of_largest(ticket.model, ticket.caller.key_id)
             or waiting
         )
-        reject = self._full(last, choice)
+        reject = self._reject_overfull(last, choice)
         return [reject] if last is waiting else [queued, reject]
 
-    def _full(self, waiting: Waiting, choice: Choice) -> Reject:
+    def _reject_overfull(self, waiting: WaitingTicket, choice: Choice) -> Reject:
         position, wait_s = self._standing(waiting, choice)
         most = self._queue.limits.max_waiting
         reject = rejects.full(waiting.estimate.ticket, most, position, wait_s)
-        return self._drop(waiting, reject)
+        return self._reject(waiting, reject)
 
-    def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
+    def _standing(self, waiting: WaitingTicket, choice: Choice) -> tuple[int, float]:
         """The ticket's position among those of its model, and the estimated wait."""
         ahead, ahead_s = self._queue.ahead(waiting)
         able_nodes = sum(not each.excluded for each in choice.terms)
         return ahead + 1, choice.chosen.queue_s + ahead_s / able_nodes
 
-    def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
+    def _reject(self, waiting: WaitingTicket, reject: Reject) -> Reject:
         self._queue.remove(waiting.estimate.ticket.request_id)
         return reject
 

@@ -148,7 +148,7 @@ class CostModel:
         warm = book.warm.get(model.name, _NO_WARM)
         token_s = rates.prefill.token_s
         wait_s, delay_s = warm.waits_s(prefill_s + restore_s, estimate.session, now_s, token_s)
-        rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
+        rows = book.rows.get(model.name, 0) + book.external_rows(model.name)
         return NodeTerms(
             view.node_id,
             view.name,

@@ -26,11 +26,11 @@ class Feedback:
         self._unjudged: OrderedDict[Lease, tuple[float, OpenLease]] = OrderedDict()
         """Each with the time of its end, and without its request's body."""
 
-    def await_verdict(self, opened: OpenLease, now_s: float) -> None:
-        if opened.ticket.path == PATH_COUNT_TOKENS:
+    def await_verdict(self, open_lease: OpenLease, now_s: float) -> None:
+        if open_lease.ticket.path == PATH_COUNT_TOKENS:
             return
-        opened.ticket = replace(opened.ticket, body=b"")
-        self._unjudged[opened.lease] = now_s, opened
+        open_lease.ticket = replace(open_lease.ticket, body=b"")
+        self._unjudged[open_lease.lease] = now_s, open_lease
         while True:
             ended_s, _ = next(iter(self._unjudged.values()))
             if len(self._unjudged) <= MAX_UNJUDGED and now_s - ended_s < AWAITED_S:
@@ -38,89 +38,94 @@ class Feedback:
             self._unjudged.popitem(last=False)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        _, opened = self._unjudged.pop(verdict.lease, (0.0, None))
+        _, open_lease = self._unjudged.pop(verdict.lease, (0.0, None))
         if verdict.failed:
             self._books.fail(verdict.lease, verdict.ended_s)
             return
         self._books.serve(verdict.lease, verdict.ended_s)
-        if opened is None:
+        if open_lease is None:
             return
-        self._learn_service(opened, verdict.ended_s)
+        self._learn_service(open_lease, verdict.ended_s)
         usage = verdict.usage
         prompt_tokens = usage.prompt_tokens if usage else 0
         if usage is not None:
-            self._learn_usage(opened, verdict)
+            self._learn_usage(open_lease, verdict)
         output_tokens = usage.completion_tokens if usage else 0
-        self._bind(opened, verdict.ended_s, prompt_tokens, output_tokens)
+        self._bind(open_lease, verdict.ended_s, prompt_tokens, output_tokens)
 
-    def on_served(self, opened: OpenLease, now_s: float) -> None:
+    def on_served(self, open_lease: OpenLease, now_s: float) -> None:
         """Learns from a lease on a node that keeps no usage records."""
-        self._books.serve(opened.lease, now_s)
-        self._learn_service(opened, now_s)
-        lease, terms = opened.lease, opened.terms
+        self._books.serve(open_lease.lease, now_s)
+        self._learn_service(open_lease, now_s)
+        lease, terms = open_lease.lease, open_lease.terms
         rates = self._rates.known(lease.node_id, lease.model)
-        if rates is not None and opened.first_content_s is not None:
-            self._learn_decode(opened, rates, now_s)
-            seconds = opened.first_content_s - lease.granted_s
+        if rates is not None and open_lease.first_content_s is not None:
+            self._learn_decode(open_lease, rates, now_s)
+            seconds = open_lease.first_content_s - lease.granted_s
             guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
             # Beside other requests it may have waited for them, so this is an upper bound of its
             # prefill.
-            if opened.ticket.is_whole and (opened.was_alone or seconds < guessed_s):
+            if open_lease.ticket.is_whole and (open_lease.was_alone or seconds < guessed_s):
                 self._rates.learn_prefill(lease, terms.cached_tokens, terms.prompt_tokens, seconds)
-        self._bind(opened, now_s, 0, 0)
+        self._bind(open_lease, now_s, 0, 0)
 
-    def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
+    def _learn_decode(self, open_lease: OpenLease, rates: NodeRates, now_s: float) -> None:
         """Learns the decode speed without knowing the response's length. Assuming the mean length
         for all of them gives the right duration of responses in all, and only that matters."""
-        tokens = self._rates.averages(opened.lease.model).output_tokens.value
-        if opened.ticket.stream and opened.first_content_s is not None:
-            rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
+        tokens = self._rates.averages(open_lease.lease.model).output_tokens.value
+        if open_lease.ticket.stream and open_lease.first_content_s is not None:
+            rates.learn_decode(now_s - open_lease.first_content_s, tokens, open_lease.rows)
             return
-        most_s = now_s - opened.lease.granted_s
+        most_s = now_s - open_lease.lease.granted_s
         if most_s < tokens * rates.row_step_s.value:
-            rates.learn_decode(most_s, tokens, opened.rows)
+            rates.learn_decode(most_s, tokens, open_lease.rows)
 
-    def _learn_service(self, opened: OpenLease, ended_s: float) -> None:
-        rates = self._rates.known(opened.lease.node_id, opened.lease.model)
+    def _learn_service(self, open_lease: OpenLease, ended_s: float) -> None:
+        rates = self._rates.known(open_lease.lease.node_id, open_lease.lease.model)
         if rates is not None:
-            rates.service_s.learn(max(0.0, ended_s - opened.lease.granted_s))
+            rates.service_s.learn(max(0.0, ended_s - open_lease.lease.granted_s))
 
-    def _learn_usage(self, opened: OpenLease, verdict: Verdict) -> None:
-        lease, usage, chain = opened.lease, verdict.usage, opened.ticket.chain
+    def _learn_usage(self, open_lease: OpenLease, verdict: Verdict) -> None:
+        lease, usage, chain = open_lease.lease, verdict.usage, open_lease.ticket.chain
         rates = self._rates.known(lease.node_id, lease.model)
         if usage is None or rates is None:
             return
-        self._rates.learn(lease, usage, opened.rows)
-        if opened.terms.load_s and opened.was_alone and opened.first_content_s is not None:
-            first_s = opened.first_content_s - lease.granted_s
+        self._rates.learn(lease, usage, open_lease.rows)
+        if (
+            open_lease.terms.load_s
+            and open_lease.was_alone
+            and open_lease.first_content_s is not None
+        ):
+            first_s = open_lease.first_content_s - lease.granted_s
             rates.load_s.learn(max(0.0, first_s - usage.prefill_s))
-        prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
+        prompt_bytes = chain.sizes[-1] if chain and open_lease.ticket.is_whole else 0
         self._rates.averages(lease.model).learn(prompt_bytes, usage)
 
     def _bind(
-        self, opened: OpenLease, now_s: float, prompt_tokens: int, output_tokens: int
+        self, open_lease: OpenLease, now_s: float, prompt_tokens: int, output_tokens: int
     ) -> None:
-        lease, chain = opened.lease, opened.ticket.chain
+        """Records that the lease's session is warm on its node, and nowhere else."""
+        lease, chain = open_lease.lease, open_lease.ticket.chain
         if not chain:
             return
-        is_whole = opened.ticket.is_whole
+        is_whole = open_lease.ticket.is_whole
         session = Session(
-            key=opened.session,
+            key=open_lease.session,
             node_id=lease.node_id,
             head=chain.head,
             ticket_id=lease.ticket_id,
             prompt_bytes=chain.sizes[-1] if is_whole else 0,
             prompt_tokens=prompt_tokens if is_whole else 0,
-            arrived_s=opened.ticket.arrived_s,
-            pace=opened.pace,
+            arrived_s=open_lease.ticket.arrived_s,
+            pace=open_lease.pace,
             used_s=now_s,
         )
-        left = self._sessions.bind(session)
-        book = self._books.known(left) if left else None
+        left_node_id = self._sessions.bind(session)
+        book = self._books.known(left_node_id) if left_node_id else None
         if book is not None and lease.model in book.warm:
             # A copy of the prefix stays there until it is evicted, and nobody needs it.
-            book.warm[lease.model].forget(opened.session)
+            book.warm[lease.model].forget(open_lease.session)
         book = self._books.known(lease.node_id)
         if book is not None and book.instance_id == lease.instance_id:
-            tokens = (prompt_tokens or opened.terms.prompt_tokens) + output_tokens
-            book.touch(opened, tokens, now_s)
+            tokens = (prompt_tokens or open_lease.terms.prompt_tokens) + output_tokens
+            book.touch(open_lease, tokens, now_s)

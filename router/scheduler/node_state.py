@@ -40,7 +40,7 @@ class OpenLease:
     """Nodes that failed the ticket before."""
     work_s: float = 0.0
     """Seconds of prefill and restore."""
-    charged: tuple[int, int] = (0, 0)
+    added_positions: tuple[int, int] = (0, 0)
     """Range of positions of its chain that the node will have cached once it is prefilled."""
     was_alone: bool = True
     """True if no other prefill ran on the node at the grant."""
@@ -79,18 +79,18 @@ class NodeBook:
     leases: dict[str, OpenLease] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     """Number of leases by model."""
-    others: dict[str, ExternalRows] = field(default_factory=dict)
+    external: dict[str, ExternalRows] = field(default_factory=dict)
     """Rows of other clients, by model."""
     prefilling: dict[str, OpenLease] = field(default_factory=dict)
     backlog_s: float = 0.0
     """Seconds of work of all in `prefilling`, the first one included."""
     pending_tokens: int = 0
     """Tokens that they will add to the node's caches."""
-    since_s: float = 0.0
+    prefill_since_s: float = 0.0
     """When the first of them began."""
     loading: dict[str, OpenLease] = field(default_factory=dict)
     """Leases whose model is not ready yet; they delay only each other."""
-    positions: dict[int, int] = field(default_factory=dict)
+    pending_hashes: dict[int, int] = field(default_factory=dict)
     """Chain hashes that open leases will have cached, each with the number of these leases."""
     lingering: deque[tuple[float, OpenLease]] = field(default_factory=deque)
     """Ended leases of which the node may not have reported yet what it keeps, each after the time
@@ -108,23 +108,23 @@ class NodeBook:
     version: int = 0
     """Grows whenever the node's costs may have changed by anything but time."""
 
-    def open(self, opened: OpenLease, now_s: float) -> None:
-        ticket_id, model = opened.lease.ticket_id, opened.lease.model
+    def open(self, open_lease: OpenLease, now_s: float) -> None:
+        ticket_id, model = open_lease.lease.ticket_id, open_lease.lease.model
         circuit = self.circuits.get(model)
         if circuit is not None and not circuit.is_closed and not circuit.blocks(now_s):
             circuit.trial = ticket_id
-        self.leases[ticket_id] = opened
+        self.leases[ticket_id] = open_lease
         self.rows[model] = own = self.rows.get(model, 0) + 1
-        if model in self.others:
-            self.others[model].most_own = max(own, self.others[model].most_own)
-        if opened.terms.load_s > 0.0 or self.loads(model):
-            self.loading[ticket_id] = opened
+        if model in self.external:
+            self.external[model].most_own = max(own, self.external[model].most_own)
+        if open_lease.terms.load_s > 0.0 or self.loads(model):
+            self.loading[ticket_id] = open_lease
         else:
-            self._begin_prefill(opened, now_s)
-        for each in _hashes(opened):
-            self.positions[each] = self.positions.get(each, 0) + 1
-        if opened.ticket.chain is not None:
-            self.touch(opened, opened.terms.prompt_tokens, now_s)
+            self._begin_prefill(open_lease, now_s)
+        for each in _hashes(open_lease):
+            self.pending_hashes[each] = self.pending_hashes.get(each, 0) + 1
+        if open_lease.ticket.chain is not None:
+            self.touch(open_lease, open_lease.terms.prompt_tokens, now_s)
         self.version += 1
 
     def loads(self, model: str) -> list[OpenLease]:
@@ -137,13 +137,13 @@ class NodeBook:
         begins_s = (each.lease.granted_s + each.terms.load_s for each in self.loads(model))
         return next(begins_s, -inf) + sum(each.work_s for each in self.loads(model))
 
-    def _begin_prefill(self, opened: OpenLease, now_s: float) -> None:
-        if opened.work_s > 0.0:
+    def _begin_prefill(self, open_lease: OpenLease, now_s: float) -> None:
+        if open_lease.work_s > 0.0:
             if not self.prefilling:
-                self.since_s = now_s
-            self.prefilling[opened.lease.ticket_id] = opened
-            self.backlog_s += opened.work_s
-            self.pending_tokens += opened.uncached_tokens
+                self.prefill_since_s = now_s
+            self.prefilling[open_lease.lease.ticket_id] = open_lease
+            self.backlog_s += open_lease.work_s
+            self.pending_tokens += open_lease.uncached_tokens
 
     def circuit(self, model: str) -> Circuit:
         found = self.circuits.get(model)
@@ -151,16 +151,16 @@ class NodeBook:
             found = self.circuits[model] = Circuit()
         return found
 
-    def touch(self, opened: OpenLease, tokens: int, now_s: float) -> None:
+    def touch(self, open_lease: OpenLease, tokens: int, now_s: float) -> None:
         """Marks the lease's session as warm here, with so many tokens."""
-        warm = self.warm.setdefault(opened.lease.model, WarmSessions())
-        warm.touch(opened.session, tokens, opened.demand, now_s)
+        warm = self.warm.setdefault(open_lease.lease.model, WarmSessions())
+        warm.touch(open_lease.session, tokens, open_lease.demand, now_s)
         self.version += 1
 
     def close(self, ticket_id: str, now_s: float, *, lingers: bool) -> OpenLease:
         """Ends the lease; with `lingers` the node is likely to keep its prefix cached."""
-        opened = self.leases.pop(ticket_id)
-        model = opened.lease.model
+        open_lease = self.leases.pop(ticket_id)
+        model = open_lease.lease.model
         circuit = self.circuits.get(model)
         if circuit is not None and circuit.trial == ticket_id:
             circuit.trial = ""
@@ -168,46 +168,46 @@ class NodeBook:
         if not self.rows[model]:
             del self.rows[model]
         self.end_prefill(ticket_id, now_s)
-        if lingers and opened.first_content_s is not None:
-            self.lingering.append((now_s + LINGER_S, opened))
+        if lingers and open_lease.first_content_s is not None:
+            self.lingering.append((now_s + LINGER_S, open_lease))
         else:
-            self._drop_positions(opened)
+            self._drop_hashes(open_lease)
         self.version += 1
-        return opened
+        return open_lease
 
-    def _drop_positions(self, opened: OpenLease) -> None:
-        for each in _hashes(opened):
-            count = self.positions.get(each, 0) - 1
+    def _drop_hashes(self, open_lease: OpenLease) -> None:
+        for each in _hashes(open_lease):
+            count = self.pending_hashes.get(each, 0) - 1
             if count > 0:
-                self.positions[each] = count
+                self.pending_hashes[each] = count
             else:
-                self.positions.pop(each, None)
+                self.pending_hashes.pop(each, None)
 
     def end_prefill(self, ticket_id: str, now_s: float) -> None:
         self.loading.pop(ticket_id, None)
-        opened = self.prefilling.get(ticket_id)
-        if opened is None:
+        open_lease = self.prefilling.get(ticket_id)
+        if open_lease is None:
             return
-        if opened is next(iter(self.prefilling.values())):
-            self.since_s = now_s
+        if open_lease is next(iter(self.prefilling.values())):
+            self.prefill_since_s = now_s
         del self.prefilling[ticket_id]
         # Clears what rounding has left.
-        self.backlog_s = self.backlog_s - opened.work_s if self.prefilling else 0.0
-        self.pending_tokens -= opened.uncached_tokens
+        self.backlog_s = self.backlog_s - open_lease.work_s if self.prefilling else 0.0
+        self.pending_tokens -= open_lease.uncached_tokens
         self.version += 1
 
     def settle(self, now_s: float) -> None:
         """Ends the prefills that must be over by now, and forgets lingering leases whose time is
         up."""
         while self.lingering and self.lingering[0][0] <= now_s:
-            self._drop_positions(self.lingering.popleft()[1])
+            self._drop_hashes(self.lingering.popleft()[1])
             self.version += 1
         while self.prefilling:
             first = next(iter(self.prefilling.values()))
-            if now_s - self.since_s < first.longest_s:
+            if now_s - self.prefill_since_s < first.longest_s:
                 return
             # After a jump of the clock, `now_s` would be too late as the next one's beginning.
-            self.end_prefill(first.lease.ticket_id, min(now_s, self.since_s + first.work_s))
+            self.end_prefill(first.lease.ticket_id, min(now_s, self.prefill_since_s + first.work_s))
 
     def ahead_s(self, model: str, now_s: float) -> float:
         """Seconds that a new request for the model would wait, not counting what `settle` would
@@ -216,7 +216,7 @@ class NodeBook:
         if self.loading and (waiting := self.loads(model)):
             backlog_s = sum(each.work_s for each in waiting)
             return max(backlog_s, self.load_until_s(model) - now_s)
-        backlog_s, since_s = self.backlog_s, self.since_s
+        backlog_s, since_s = self.backlog_s, self.prefill_since_s
         for first in self.prefilling.values():
             spent_s = now_s - since_s
             if spent_s < first.longest_s:
@@ -232,19 +232,19 @@ class NodeBook:
         if not self.prefilling:
             return inf
         first = next(iter(self.prefilling.values()))
-        falls_s = self.since_s + self.backlog_s - ahead_s
+        falls_s = self.prefill_since_s + self.backlog_s - ahead_s
         if self.backlog_s - first.work_s <= ahead_s and falls_s > now_s:
             return falls_s
-        return self.since_s + first.longest_s
+        return self.prefill_since_s + first.longest_s
 
     def pending_positions(self, chain: Chain, cached: int) -> int:
         """Number of the chain's leading positions that the node will have cached once its leases
         are prefilled; it has the first `cached` already."""
-        positions, hashes = self.positions, chain.hashes
-        if not positions:
+        pending, hashes = self.pending_hashes, chain.hashes
+        if not pending:
             return cached
         until = len(hashes)
-        while cached < until and hashes[cached] in positions:
+        while cached < until and hashes[cached] in pending:
             cached += 1
         return cached
 
@@ -255,10 +255,10 @@ class NodeBook:
         if self.instance_id != status.instance_id:
             self.restart(status.instance_id)
         for model in status.models:
-            others = self.others.setdefault(model.name, ExternalRows())
-            before = others.count
-            others.update(model.active_requests, self.rows.get(model.name, 0))
-            self.version += before != others.count
+            external = self.external.setdefault(model.name, ExternalRows())
+            before = external.count
+            external.update(model.active_requests, self.rows.get(model.name, 0))
+            self.version += before != external.count
         before_ready, self.ready = self.ready, {}
         for model in status.models:
             if model.state is ModelState.READY:
@@ -266,14 +266,14 @@ class NodeBook:
                 if ready is None or ready.generation != model.generation:
                     ready = Ready(model.generation, -inf if is_first else now_s)
                 self.ready[model.name] = ready
-                for opened in self.loads(model.name):
-                    del self.loading[opened.lease.ticket_id]
-                    self._begin_prefill(opened, now_s)
+                for open_lease in self.loads(model.name):
+                    del self.loading[open_lease.lease.ticket_id]
+                    self._begin_prefill(open_lease, now_s)
 
-    def others_rows(self, model: str) -> int:
+    def external_rows(self, model: str) -> int:
         """Number of rows of other clients that is certain."""
-        others = self.others.get(model)
-        return others.count if others is not None else 0
+        external = self.external.get(model)
+        return external.count if external is not None else 0
 
     def restart(self, instance_id: str) -> None:
         """Forgets what the previous instance of the agent was doing; the new one does not continue
@@ -283,21 +283,21 @@ class NodeBook:
         self.loading.clear()
         self.backlog_s = 0.0
         self.pending_tokens = 0
-        self.positions.clear()
+        self.pending_hashes.clear()
         self.lingering.clear()
         self.warm.clear()
         self.circuits.clear()
-        self.others.clear()
+        self.external.clear()
         self.ready.clear()
         self.closed = frozenset()
-        for opened in self.leases.values():
-            opened.charged = (0, 0)
+        for open_lease in self.leases.values():
+            open_lease.added_positions = (0, 0)
         self.version += 1
 
 
-def _hashes(opened: OpenLease) -> Iterator[int]:
-    begin, end = opened.charged
-    chain = opened.ticket.chain
+def _hashes(open_lease: OpenLease) -> Iterator[int]:
+    begin, end = open_lease.added_positions
+    chain = open_lease.ticket.chain
     if chain is not None and begin < end:
         yield from chain.hashes[begin:end]
 
@@ -318,12 +318,12 @@ class NodeBooks:
     def known(self, node_id: str) -> NodeBook | None:
         return self._nodes.get(node_id)
 
-    def open(self, opened: OpenLease, now_s: float) -> None:
+    def open(self, open_lease: OpenLease, now_s: float) -> None:
         """Charges the lease to its node, before the node reports anything of it."""
-        book = self.of(opened.lease.node_id)
+        book = self.of(open_lease.lease.node_id)
         self._grants += 1
         book.last_grant = self._grants
-        book.open(opened, now_s)
+        book.open(open_lease, now_s)
 
     def fail(self, lease: Lease, now_s: float) -> None:
         """Records that the node failed the lease."""
@@ -364,29 +364,29 @@ class NodeBooks:
             kept.leases, kept.rows = book.leases, book.rows
             kept.prefilling, kept.backlog_s = book.prefilling, book.backlog_s
             kept.pending_tokens = book.pending_tokens
-            kept.since_s, kept.positions = book.since_s, book.positions
+            kept.prefill_since_s, kept.pending_hashes = book.prefill_since_s, book.pending_hashes
             kept.loading = book.loading
             kept.lingering = book.lingering
 
-    def opened(self, lease: Lease) -> OpenLease | None:
+    def find(self, lease: Lease) -> OpenLease | None:
         """The lease's record; None if it is not open."""
         book = self._nodes.get(lease.node_id)
-        opened = book.leases.get(lease.ticket_id) if book is not None else None
-        return opened if opened is not None and opened.lease == lease else None
+        open_lease = book.leases.get(lease.ticket_id) if book is not None else None
+        return open_lease if open_lease is not None and open_lease.lease == lease else None
 
     def close(self, lease: Lease, now_s: float, *, lingers: bool) -> OpenLease:
         """Ends the lease, as in `NodeBook.close`. Raises `KeyError` if it is not open, since it
         would be released twice."""
-        if self.opened(lease) is None:
+        if self.find(lease) is None:
             raise KeyError(lease)
         return self._nodes[lease.node_id].close(lease.ticket_id, now_s, lingers=lingers)
 
-    def forget_session(self, opened: OpenLease) -> None:
+    def forget_session(self, open_lease: OpenLease) -> None:
         """Forgets that the lease's session is warm on its node."""
-        book = self._nodes.get(opened.lease.node_id)
-        warm = book.warm.get(opened.lease.model) if book is not None else None
+        book = self._nodes.get(open_lease.lease.node_id)
+        warm = book.warm.get(open_lease.lease.model) if book is not None else None
         if warm is not None:
-            warm.forget(opened.session)
+            warm.forget(open_lease.session)
 
     def __iter__(self) -> Iterator[NodeBook]:
         return iter(self._nodes.values())

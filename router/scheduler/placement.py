@@ -62,7 +62,7 @@ class CachedCost:
     cached_tokens: int
 
 
-class Queues:
+class QueueTimes:
     """Seconds of work ahead of a request on each of the fleet's nodes during one scan, with the
     work that waits in the router for that node."""
 
@@ -160,12 +160,12 @@ class Placement:
                 else each
                 for each in terms
             )
-        offers = [
+        candidates = [
             (index, each.total_s, each.cached_tokens)
             for index, each in enumerate(terms)
             if not each.excluded
         ]
-        return Choice(terms, *self._cheapest(offers, moment, estimate.ticket.model))
+        return Choice(terms, *self._cheapest(candidates, moment, estimate.ticket.model))
 
     def cost_ttl_s(self, waiting: int) -> float:
         """Seconds that costs stay valid while so many tickets wait."""
@@ -177,26 +177,26 @@ class Placement:
             map(self._cached_cost, terms, repeat(model), moment.fleet, repeat(moment.now_s))
         )
 
-    def queues(self, moment: Moment, planned_s: Mapping[str, float]) -> Queues:
-        return Queues(self._books, moment, planned_s)
+    def queue_times(self, moment: Moment, planned_s: Mapping[str, float]) -> QueueTimes:
+        return QueueTimes(self._books, moment, planned_s)
 
     def best_by_cost(
         self,
         estimate: TicketEstimate,
         costs: list[CachedCost],
         moment: Moment,
-        queues_s: Sequence[float],
+        queue_times_s: Sequence[float],
         cost_ttl_s: float,
     ) -> int:
         """Index of the best node for a waiting ticket by its costs, after renewing those that are
         no longer valid; -1 if none can serve it."""
-        self._renew(estimate, costs, moment, queues_s, cost_ttl_s)
-        offers = [
+        self._renew(estimate, costs, moment, queue_times_s, cost_ttl_s)
+        candidates = [
             (index, cost.base_s + queue_s, cost.cached_tokens)
-            for index, (cost, queue_s) in enumerate(zip(costs, queues_s, strict=True))
+            for index, (cost, queue_s) in enumerate(zip(costs, queue_times_s, strict=True))
             if not cost.excluded
         ]
-        return self._cheapest(offers, moment, estimate.ticket.model)[0]
+        return self._cheapest(candidates, moment, estimate.ticket.model)[0]
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if the node would begin with another request at once."""
@@ -208,7 +208,7 @@ class Placement:
             return False
         # If other clients take all rows, one request of ours waits in the node's own queue: with
         # many more of theirs there would never be a free row.
-        if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
+        if book.rows.get(model, 0) >= max(1, status.max_rows - book.external_rows(model)):
             return False
         return status.cache is None or book.ahead_s(model, now_s) <= MAX_AHEAD_S
 
@@ -229,7 +229,7 @@ class Placement:
         estimate: TicketEstimate,
         costs: list[CachedCost],
         moment: Moment,
-        queues_s: Sequence[float],
+        queue_times_s: Sequence[float],
         cost_ttl_s: float,
     ) -> None:
         fleet, model, now_s = moment.fleet, estimate.ticket.model, moment.now_s
@@ -238,7 +238,9 @@ class Placement:
             return
         stale = [
             index
-            for index, (cost, view, queue_s) in enumerate(zip(costs, fleet, queues_s, strict=True))
+            for index, (cost, view, queue_s) in enumerate(
+                zip(costs, fleet, queue_times_s, strict=True)
+            )
             if cost.node_id != view.node_id
             or cost.reachable is not view.reachable
             or not 0.0 <= now_s - cost.made_s < cost_ttl_s
@@ -277,14 +279,14 @@ class Placement:
         )
 
     def _cheapest(
-        self, offers: Sequence[tuple[int, float, int]], moment: Moment, model: str
+        self, candidates: Sequence[tuple[int, float, int]], moment: Moment, model: str
     ) -> tuple[int, bool]:
         """The index of the best node, -1 if there is none, and True if others are equally good.
-        `offers` has the index, the cost in seconds and the cached tokens of each node that can
+        `candidates` has the index, the cost in seconds and the cached tokens of each node that can
         serve the ticket."""
-        if not offers:
+        if not candidates:
             return -1, False
-        able, totals_s, cached = zip(*offers, strict=True)
+        able, totals_s, cached = zip(*candidates, strict=True)
         best, tied = choose(totals_s, cached, self._rank(able, moment, model))
         return able[best], tied
 

@@ -32,7 +32,7 @@ OTHERS_SHARE = 2.0
 """Work granted to other tickets per work of a promoted one, while both wait."""
 LEAST_WORK_S = 0.25
 """Least work that a grant counts as: even without prefill it takes a row."""
-MOST_LEFT = 64
+MAX_STALE_DEADLINES = 64
 """Deadlines of removed tickets are dropped once there are more deadlines than this plus twice the
 waiting tickets."""
 _NOTHING_S = 1e-6
@@ -50,7 +50,9 @@ class AdmissionLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingTicket:
+    """A ticket in the queue."""
+
     estimate: TicketEstimate
     arrived_s: float
     work_s: float
@@ -62,13 +64,13 @@ class Waiting:
     """The round in which a free node was last offered to it; 0 before the first. Only `QueueScan`
     changes it."""
     costs: list[CachedCost] = field(default_factory=list)
-    """Prices on the fleet's nodes, in its order; empty before they are computed."""
+    """Costs on the fleet's nodes, in its order; empty before they are computed."""
 
-    def __lt__(self, other: "Waiting") -> bool:
+    def __lt__(self, other: "WaitingTicket") -> bool:
         return (self.rank_s, self.number) < (other.rank_s, other.number)
 
 
-_Line = list[Waiting]
+_Line = list[WaitingTicket]
 
 
 class FairQueue:
@@ -76,10 +78,10 @@ class FairQueue:
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self.limits = limits
-        self._tickets: dict[str, Waiting] = {}
+        self._tickets: dict[str, WaitingTicket] = {}
         self._lines: tuple[dict[str, _Line], ...] = tuple({} for _ in Priority)
         """Lines by class and key."""
-        self._arrivals: dict[str, list[Waiting]] = {}
+        self._arrivals: dict[str, list[WaitingTicket]] = {}
         """Waiting tickets by model, in order of arrival."""
         self._others_s: dict[str, float] = {}
         """By model, the work that others still get before the next promotion."""
@@ -113,7 +115,7 @@ class FairQueue:
         """The arrival of each model's oldest ticket."""
         return [OldestTicket(model, line[0].arrived_s) for model, line in self._arrivals.items()]
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingTicket) -> None:
         ticket = waiting.estimate.ticket
         key = ticket.caller.key_id
         if not self._tickets:
@@ -152,7 +154,7 @@ class FairQueue:
             if key in active or granted_s > self._clock_s
         }
 
-    def remove(self, ticket_id: str) -> Waiting | None:
+    def remove(self, ticket_id: str) -> WaitingTicket | None:
         """Removes a ticket and returns it; None if it does not wait."""
         waiting = self._tickets.pop(ticket_id, None)
         if waiting is None:
@@ -162,7 +164,7 @@ class FairQueue:
         _remove(self._lines[ticket.priority], ticket.caller.key_id, waiting)
         return waiting
 
-    def set_work(self, waiting: Waiting, work_s: float) -> None:
+    def set_work(self, waiting: WaitingTicket, work_s: float) -> None:
         """Changes a ticket's work after caches have changed."""
         ticket = waiting.estimate.ticket
         line = self._lines[ticket.priority][ticket.caller.key_id]
@@ -171,7 +173,7 @@ class FairQueue:
         waiting.rank_s = _rank_s(waiting)
         insort(line, waiting)
 
-    def promoted(self, model: str, now_s: float) -> Iterator[Waiting]:
+    def promoted(self, model: str, now_s: float) -> Iterator[WaitingTicket]:
         """The tickets that may be promoted, oldest first; none until the others have had their
         share. The queue must not change while this is iterated."""
         if self._others_s.get(model, 0.0) > _NOTHING_S:
@@ -181,7 +183,7 @@ class FairQueue:
                 return
             yield waiting
 
-    def in_order(self) -> Iterator[Waiting]:
+    def in_order(self) -> Iterator[WaitingTicket]:
         """All tickets in the order of granting, without promotion. The queue must not change while
         this is iterated."""
         for lines in self._lines:
@@ -190,10 +192,10 @@ class FairQueue:
             else:
                 yield from self._merged(lines)
 
-    def ahead(self, waiting: Waiting) -> tuple[int, float]:
+    def ahead(self, waiting: WaitingTicket) -> tuple[int, float]:
         """Number and work of the tickets of the same model that come before this one."""
         ticket = waiting.estimate.ticket
-        found: list[Waiting] = []
+        found: list[WaitingTicket] = []
         for lines in self._lines[: ticket.priority]:
             for line in lines.values():
                 found += line
@@ -213,10 +215,10 @@ class FairQueue:
             found = [each for each in found if each.estimate.ticket.model == ticket.model]
         return len(found), sum(each.work_s for each in found)
 
-    def tickets(self) -> list[Waiting]:
+    def tickets(self) -> list[WaitingTicket]:
         return list(self._tickets.values())
 
-    def last_of_largest(self, model: str, arriving_key: str) -> Waiting | None:
+    def last_of_largest(self, model: str, arriving_key: str) -> WaitingTicket | None:
         """The last ticket of the key that has the most tickets of the model waiting, if these are
         at least two more than those of the key `arriving_key`. It is rejected when that key's next
         ticket comes to a full queue."""
@@ -234,7 +236,7 @@ class FairQueue:
                     return waiting
         return None
 
-    def last_below(self, model: str, priority: Priority) -> Waiting | None:
+    def last_below(self, model: str, priority: Priority) -> WaitingTicket | None:
         """The model's last ticket in its worst class, if that is worse than `priority`."""
         for own, lines in zip(reversed(Priority), reversed(self._lines), strict=True):
             if own <= priority:
@@ -249,9 +251,9 @@ class FairQueue:
                 return max(found)
         return None
 
-    def overdue(self, now_s: float) -> list[Waiting]:
+    def overdue(self, now_s: float) -> list[WaitingTicket]:
         """The tickets whose deadline has passed."""
-        late: list[Waiting] = []
+        late: list[WaitingTicket] = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number, ticket_id = heappop(self._deadlines)
             waiting = self._tickets.get(ticket_id)
@@ -269,7 +271,7 @@ class FairQueue:
         return inf
 
     def _forget_deadlines(self) -> None:
-        if len(self._deadlines) <= 2 * len(self._tickets) + MOST_LEFT:
+        if len(self._deadlines) <= 2 * len(self._tickets) + MAX_STALE_DEADLINES:
             return
         self._deadlines = [
             (waiting.estimate.ticket.deadline_s, waiting.number, ticket_id)
@@ -278,7 +280,7 @@ class FairQueue:
         ]
         heapify(self._deadlines)
 
-    def _merged(self, lines: dict[str, _Line]) -> Iterator[Waiting]:
+    def _merged(self, lines: dict[str, _Line]) -> Iterator[WaitingTicket]:
         heads = []
         for key, line in lines.items():
             before_s = self._granted_s[key] - self._clock_s
@@ -296,15 +298,15 @@ class FairQueue:
                 heapreplace(heads, (rank_s, line[index].number, index, before_s, line))
 
 
-def _arrived_s(waiting: Waiting) -> tuple[float, int]:
+def _arrived_s(waiting: WaitingTicket) -> tuple[float, int]:
     return waiting.arrived_s, waiting.number
 
 
-def _rank_s(waiting: Waiting) -> float:
+def _rank_s(waiting: WaitingTicket) -> float:
     return waiting.work_s + AGE_SHARE * waiting.arrived_s
 
 
-def _remove(lines: dict[str, _Line], name: str, waiting: Waiting) -> None:
+def _remove(lines: dict[str, _Line], name: str, waiting: WaitingTicket) -> None:
     lines[name].remove(waiting)
     if not lines[name]:
         del lines[name]

@@ -75,7 +75,7 @@ def displacement(
 
 def _resident(book: NodeBook, status: NodeStatus, model: ModelStatus) -> ResidentModel:
     """The model as the node's swap rule sees it."""
-    leases = book.rows.get(model.name, 0) + book.others_rows(model.name)
+    leases = book.rows.get(model.name, 0) + book.external_rows(model.name)
     if model.state is ModelState.DRAINING:
         evictable_s = -inf
     elif model.state is ModelState.READY:

@@ -60,10 +60,10 @@ class Scheduler:
 
     def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
         """Ends the prefill of a lease whose response has begun."""
-        opened = self._books.opened(lease)
-        if opened is None or opened.first_content_s is not None:
+        open_lease = self._books.find(lease)
+        if open_lease is None or open_lease.first_content_s is not None:
             return []
-        opened.first_content_s = moment.now_s
+        open_lease.first_content_s = moment.now_s
         self._books.of(lease.node_id).end_prefill(lease.ticket_id, moment.now_s)
         return self._scan(moment)
 
@@ -77,24 +77,24 @@ class Scheduler:
         other is left. A request that never reached the node does not count as an attempt.
         """
         self._apply_statuses(moment)
-        opened = self._books.close(lease, moment.now_s, lingers=False)
+        open_lease = self._books.close(lease, moment.now_s, lingers=False)
         estimate = replace(
-            self._placement.estimate(opened.ticket, moment.now_s),
-            tried=opened.tried,
-            attempt=lease.attempt - opened.ticket.earlier_attempts,
+            self._placement.estimate(open_lease.ticket, moment.now_s),
+            tried=open_lease.tried,
+            attempt=lease.attempt - open_lease.ticket.earlier_attempts,
         )
         if failure is not Failure.UNSENT:
             if failure is Failure.BUSY:
                 self._books.reject(lease, moment.now_s, retry_after_s)
             else:
                 self._books.fail(lease, moment.now_s)
-            self._books.forget_session(opened)
-            estimate = replace(estimate, tried=opened.tried | {lease.node_id})
+            self._books.forget_session(open_lease)
+            estimate = replace(estimate, tried=open_lease.tried | {lease.node_id})
             if estimate.attempt >= MAX_ATTEMPTS:
                 return [no_node(estimate, moment), *self._scan(moment)]
             estimate = replace(estimate, attempt=estimate.attempt + 1)
         if failure is Failure.BROKEN and not is_servable(estimate, moment):
-            estimate = replace(estimate, tried=opened.tried)
+            estimate = replace(estimate, tried=open_lease.tried)
         return [*self._admission.admit(estimate, moment), *self._scan(moment)]
 
     def on_done(
@@ -103,13 +103,13 @@ class Scheduler:
         """Ends a lease. If it was served to its end, the node's service time is learned; if the
         node failed it, the failure counts against the node; otherwise the node's verdict is still
         to come."""
-        opened = self._books.close(lease, moment.now_s, lingers=not failed)
+        open_lease = self._books.close(lease, moment.now_s, lingers=not failed)
         if failed:
             self._books.fail(lease, moment.now_s)
         elif served:
-            self._feedback.on_served(opened, moment.now_s)
+            self._feedback.on_served(open_lease, moment.now_s)
         else:
-            self._feedback.await_verdict(opened, moment.now_s)
+            self._feedback.await_verdict(open_lease, moment.now_s)
         return self._scan(moment)
 
     def on_verdict(self, verdict: Verdict) -> None:

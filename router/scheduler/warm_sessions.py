@@ -35,7 +35,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Warm:
+class _WarmSession:
     tokens: float
     demand: Demand
     touched_s: float
@@ -55,7 +55,7 @@ class WarmSessions:
     """
 
     def __init__(self) -> None:
-        self._sessions: OrderedDict[str, _Warm] = OrderedDict()
+        self._sessions: OrderedDict[str, _WarmSession] = OrderedDict()
         self.tokens = 0.0
         """Tokens of all sessions; shared prefixes count for each."""
         self._base_s = 0.0
@@ -76,7 +76,7 @@ class WarmSessions:
         self.forget(session)
         self._forget_old(now_s)
         weight = self._weight(now_s)
-        warm = self._sessions[session] = _Warm(tokens, demand, now_s, now_s, weight)
+        warm = self._sessions[session] = _WarmSession(tokens, demand, now_s, now_s, weight)
         self.tokens += tokens
         self._add(warm, weight)
 
@@ -102,7 +102,7 @@ class WarmSessions:
 
     def live_tokens(self, now_s: float) -> float:
         """Tokens that sessions are likely to need again."""
-        return max(0.0, self._live_tokens) * self._faded(now_s)
+        return max(0.0, self._live_tokens) * self._decay(now_s)
 
     def waits_s(
         self, work_s: float, own_session: str, now_s: float, token_s: float
@@ -117,13 +117,13 @@ class WarmSessions:
         """
         if not self._sessions:
             return 0.0, 0.0
-        faded = self._faded(now_s)
-        live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
-        tokens_per_s = self._live_tokens_per_s * faded
-        squared_per_s = self._live_squared_per_s * faded
+        decay = self._decay(now_s)
+        live, turns_per_s = self._live * decay, self._live_turns_per_s * decay
+        tokens_per_s = self._live_tokens_per_s * decay
+        squared_per_s = self._live_squared_per_s * decay
         own = self._sessions.get(own_session)
         if own is not None:
-            own_live = own.weight * faded
+            own_live = own.weight * decay
             live -= own_live
             turns_per_s -= own_live * own.demand.turns_per_s
             tokens_per_s -= own_live * own.demand.tokens_per_s
@@ -153,7 +153,7 @@ class WarmSessions:
             if session == excluding:
                 continue
             evicted = min(tokens, warm.tokens)
-            loss_s += recompute_s(warm.tokens - evicted, warm.tokens) * _comes_back(
+            loss_s += recompute_s(warm.tokens - evicted, warm.tokens) * _return_probability(
                 now_s - warm.used_s
             )
             tokens -= evicted
@@ -176,7 +176,7 @@ class WarmSessions:
         for session in old:
             self.forget(session)
 
-    def _add(self, warm: _Warm, weight: float) -> None:
+    def _add(self, warm: _WarmSession, weight: float) -> None:
         demand = warm.demand
         self._live += weight
         self._live_tokens += weight * warm.tokens
@@ -192,20 +192,20 @@ class WarmSessions:
             self._rebase(now_s)
         return exp((now_s - self._base_s) / RETURN_DECAY_S)
 
-    def _faded(self, now_s: float) -> float:
+    def _decay(self, now_s: float) -> float:
         """The factor by which a weight is a probability now."""
         return exp((self._base_s - now_s) / RETURN_DECAY_S)
 
     def _rebase(self, now_s: float) -> None:
         """Makes `now_s` the base, before the weights grow too large."""
-        faded = self._faded(now_s)
+        decay = self._decay(now_s)
         self._base_s = now_s
         self._clear_sums()
         for warm in self._sessions.values():
-            warm.weight *= faded
+            warm.weight *= decay
             self._add(warm, warm.weight)
 
 
-def _comes_back(idle_s: float) -> float:
+def _return_probability(idle_s: float) -> float:
     """The probability that a session returns after being idle for so long."""
     return exp(-idle_s / RETURN_DECAY_S) if idle_s > 0.0 else 1.0

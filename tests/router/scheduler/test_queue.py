@@ -6,7 +6,7 @@ import pytest
 
 from router.scheduler.node_state import NodeBooks
 from router.scheduler.placement import Placement
-from router.scheduler.queue import MOST_LEFT, AdmissionLimits, FairQueue, Waiting
+from router.scheduler.queue import MAX_STALE_DEADLINES, AdmissionLimits, FairQueue, WaitingTicket
 from router.scheduler.rates import Rates
 from router.scheduler.sessions import Sessions
 from router.types import Action, Grant, Lease, Priority
@@ -52,14 +52,14 @@ def test_deadlines_of_those_that_left_do_not_gather() -> None:
     queue = FairQueue(AdmissionLimits())
     for number in range(1_000):
         ticket = a_ticket(f"{number}", deadline_s=1_000.0 - number)
-        queue.add(Waiting(placement.estimate(ticket, 0.0), 0.0, 1.0))
+        queue.add(WaitingTicket(placement.estimate(ticket, 0.0), 0.0, 1.0))
         if number % 100:
             queue.remove(ticket.request_id)
     assert len(queue) == 10
-    assert len(queue._deadlines) <= 2 * len(queue) + MOST_LEFT
+    assert len(queue._deadlines) <= 2 * len(queue) + MAX_STALE_DEADLINES
     assert queue.next_deadline_s() == 100.0
     assert [each.estimate.ticket.request_id for each in queue.overdue(200.0)] == ["900", "800"]
     for number in range(0, 1_000, 100):
         queue.remove(f"{number}")
-    queue.add(Waiting(placement.estimate(a_ticket("last", deadline_s=5.0), 0.0), 0.0, 1.0))
+    queue.add(WaitingTicket(placement.estimate(a_ticket("last", deadline_s=5.0), 0.0), 0.0, 1.0))
     assert len(queue._deadlines) == 1
