@@ -142,7 +142,7 @@ class Registry:
         self._reads += 1
         self._no_reads.clear()
         try:
-            with _translated(self.path):
+            with translated(self.path):
                 async with self._reader_engine.connect() as connection:
                     yield ReadSession(connection)
         finally:
@@ -184,7 +184,7 @@ class Registry:
             self._lock.release()
 
     async def _start(self) -> None:
-        with _translated(self.path):
+        with translated(self.path):
             async with self._writer_engine.connect() as connection:
                 mode = await _pragma(connection, "journal_mode=WAL")
         if mode != "wal":
@@ -243,7 +243,7 @@ class Registry:
             job.done.cancel()
 
     async def _transact(self, job: _Job) -> Any:
-        with _translated(self.path):
+        with translated(self.path):
             async with self._writer_engine.connect() as connection:
                 if job.changes_schema:
                     return await self._transact_schema(job, connection)
@@ -273,7 +273,7 @@ class Registry:
             await asyncio.wait({self._writer})
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._no_reads.wait(), _DRAIN_S)
-        with _translated(self.path):
+        with translated(self.path):
             async with self._writer_engine.connect() as connection:
                 await _pragma(connection, "wal_checkpoint(TRUNCATE)")
 
@@ -314,7 +314,7 @@ async def _pragma(connection: AsyncConnection, text: str) -> Any:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def translated(path: Path) -> Iterator[None]:
     """Turn the database's exceptions into ours, since no other package knows SQLAlchemy."""
     try:
         yield

@@ -37,6 +37,24 @@ class NewerRegistry(RegistryError):
             f"The registry is at revision {revision!r}, which this mlx-fleet does not know: "
             "a newer version wrote it. Upgrade mlx-fleet, or restore a backup."
         )
+        self.revision = revision
+
+
+class NewerBackup(RegistryError):
+    """The backup was made by a newer mlx-fleet; upgrade this one first."""
+
+    def __init__(self, path: Path, revision: str) -> None:
+        super().__init__(
+            f"The backup {path} is of a newer mlx-fleet (revision {revision!r}); upgrade this one "
+            "first. Nothing was changed."
+        )
+
+
+class NoBackup(RegistryError):
+    """The file is not a backup of a registry."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} is not a backup of a registry ({reason}).")
 
 
 class RegistryUnwritable(RegistryError):

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Match, Router
 from node.protocol.chain.prefix import PrefixHasher
 from node.protocol.paths import VERSION_PREFIX
 from registry import aliases, keys, meta, nodes, policies, residency, schedules, usage
+from registry.backup import Backups
 from registry.db import Registry
 from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
@@ -112,13 +113,13 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         metrics.stalled,
     )
     records = DispatchRecords(prefixes, decisions, metrics)
-    ModelGauges(fleet, metrics)
-    _add_gauges(metrics, prefixes, driver.traffic)
+    _add_gauges(metrics, fleet, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
     return Core(
         settings=settings,
         router_id=own_id,
         registry=registry,
+        backups=Backups(registry.path),
         keys=ring,
         fleet=fleet,
         names=names,
@@ -138,7 +139,8 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     )
 
 
-def _add_gauges(metrics: Metrics, prefixes: PrefixIndex, traffic: Traffic) -> None:
+def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, traffic: Traffic) -> None:
+    ModelGauges(fleet, metrics)
     metrics.add_node_gauge(
         "prefix_index_entries",
         "Cached prefixes that nodes have reported.",

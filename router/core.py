@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from node.protocol.chain.prefix import PrefixHasher
+from registry.backup import Backups
 from registry.db import Registry
 from router.auth import KeyRing
 from router.dispatch.dispatcher import Dispatcher
@@ -29,6 +30,7 @@ class Core:
     settings: Settings
     router_id: str
     registry: Registry
+    backups: Backups
     keys: KeyRing
     fleet: Fleet
     names: Names

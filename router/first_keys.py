@@ -1,8 +1,10 @@
 """The first keys of a fleet, each in a file that only its owner can read."""
 
+import itertools
 import os
 import secrets
 import time
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from registry import keys
@@ -20,10 +22,7 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
     Raises `StartError` if the registry has no keys but the key files exist: they belong to another
     registry, and a new fleet would make all keys of the old one useless.
     """
-    wanted = {
-        settings.admin_key_file: ("admin", SCOPES),
-        settings.first_key_file: ("first", (SCOPE_INFERENCE, SCOPE_EXTERNAL)),
-    }
+    wanted = _wanted(settings)
     async with registry.read() as session:
         known = {record.digest for record in await keys.list_all(session)}
     if known:
@@ -40,6 +39,52 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
     await registry.write(add)
     for file, record in zip(wanted, records, strict=True):
         _finish(file, {record.digest})
+
+
+async def renew_lost_keys(registry: Registry, settings: Settings) -> dict[Path, str]:
+    """Makes a key for each key file whose key a restored registry does not accept, and returns the
+    new keys' names by file. `finish_key_files` gives the files their keys once the registry is in
+    place."""
+    async with registry.read() as session:
+        records = await keys.list_all(session)
+    now_s = time.time()
+    valid = {record.digest for record in records if _is_valid(record, now_s)}
+    taken = {record.name for record in records}
+    lost = {
+        file: _make(file, _free_name(f"{name}-restored", taken), scopes)
+        for file, (name, scopes) in _wanted(settings).items()
+        if not file.exists() or digest(file.read_text().strip()) not in valid
+    }
+
+    async def add(session: WriteSession) -> None:
+        for record in lost.values():
+            await keys.add(session, record)
+
+    await registry.write(add)
+    return {file: record.name for file, record in lost.items()}
+
+
+def finish_key_files(files: Iterable[Path]) -> None:
+    for file in files:
+        _partial(file).replace(file)
+
+
+def _wanted(settings: Settings) -> dict[Path, tuple[str, tuple[str, ...]]]:
+    """The name and the scopes of the key in each key file."""
+    return {
+        settings.admin_key_file: ("admin", SCOPES),
+        settings.first_key_file: ("first", (SCOPE_INFERENCE, SCOPE_EXTERNAL)),
+    }
+
+
+def _is_valid(record: KeyRecord, now_s: float) -> bool:
+    expired = record.expires_at_s is not None and record.expires_at_s <= now_s
+    return record.revoked_at_s is None and not expired
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain((name,), numbered) if each not in taken)
 
 
 def _refuse_standing(settings: Settings, standing: list[Path]) -> None:

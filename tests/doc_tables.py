@@ -198,13 +198,22 @@ def option_table(command: Any) -> str:
     return _table(("option", "meaning"), rows)
 
 
-def _option_tables(program: str) -> dict[str, Callable[[], str]]:
-    """By name, the option tables of one program: `router-alias-set` is that of `router alias
-    set`."""
+def command_page(path: str) -> str:
+    """The page with a command's section."""
+    program, verb = path.split()[:2]
+    suffix = "-process" if program == "router" and verb in _ROUTER_ITSELF else ""
+    return f"reference/cli-{program}{suffix}.md"
+
+
+_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore")
+
+
+def _option_tables(page: str) -> dict[str, Callable[[], str]]:
+    """By name, the option tables of a page: `router-alias-set` is that of `router alias set`."""
     return {
         path.replace(" ", "-"): partial(option_table, command)
         for path, command in ALL_COMMANDS
-        if path.split()[0] == program and options_of(command)
+        if command_page(path) == page and options_of(command)
     }
 
 
@@ -231,8 +240,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/fields.md": {"field-matrix": field_matrix, "field-details": field_details},
     "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
     "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},
-    "reference/cli-router.md": _option_tables("router"),
-    "reference/cli-node-agent.md": _option_tables("node-agent"),
+    **{page: _option_tables(page) for page in sorted({command_page(p) for p, _ in ALL_COMMANDS})},
 }
 """The tables by page and name."""
 

@@ -28,6 +28,7 @@ from tests.doc_tables import (
     FIELD_TABLES,
     HOW_TO_WRITE,
     PAGES,
+    command_page,
     field_names,
     table_names,
     with_tables,
@@ -40,7 +41,7 @@ def page(name: str) -> str:
 
 @pytest.mark.parametrize(("path", "command"), ALL_COMMANDS, ids=[path for path, _ in ALL_COMMANDS])
 def test_every_command_and_option_is_documented(path: str, command: Any) -> None:
-    name = f"reference/cli-{path.split()[0]}.md"
+    name = command_page(path)
     text = page(name)
     start = text.find(f"### `{path}")
     assert start >= 0, f"docs/{name} has no section for {path}"
@@ -135,6 +136,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/admin/keys",
         "/admin/usage",
         "/admin/audit",
+        "/admin/backup",
         "/admin/explain",
         "/admin/explain/{id}",
         "/metrics",

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from router.cli import home
 from router.cli.keys import alias_app, keys_app
 from router.cli.lifecycle import add_to
 from router.cli.models import models_app
@@ -78,13 +79,7 @@ def up(
     command.run(plan, once, model)
 
 
-@app.command()
-@with_settings(Settings, only=("home", "registry_url"))
-def migrate(**given: Any) -> None:
-    """Update the registry to this version of mlx-fleet, with the router stopped."""
-    from router.commands import migrate as command
-
-    command.run(read_settings(given))
+home.add_to(app)
 
 
 # --- nodes and models ---

@@ -1,7 +1,7 @@
 """Access of a command to the router: address, key, and errors as one sentence."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +10,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from router.commands.connection import ConnectFailed, RouterRequest, RouterResponse, Send, send
+from router.commands.connection import (
+    ConnectFailed,
+    RouterRequest,
+    RouterResponse,
+    Send,
+    download,
+    send,
+)
 from router.errors import RouterError
 from router.settings import ENV_KEY, Settings, key_of_environment, read_settings
 from serving.own_machine import is_loopback
@@ -31,6 +38,10 @@ class CommandFailed(RouterError):
 
 class Unreachable(CommandFailed):
     """The router does not respond."""
+
+
+class NotRunning(Unreachable):
+    """No router listens at the address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,13 @@ class AdminClient:
     def delete(self, path: str) -> Any:
         return self._request("DELETE", path)
 
+    def download(self, path: str, write: Callable[[bytes], object]) -> None:
+        """Sends a POST without a body, and passes the response's body to `write` in pieces."""
+        request = RouterRequest("POST", f"{self.access.url}/admin{path}", RESPONSE_TIMEOUT_S)
+        response = self._response(request, lambda sent: download(sent, write))
+        if not response.is_success:
+            raise refused(self.access, response, self.access.admin_key_file)
+
     def _request(
         self,
         method: str,
@@ -125,7 +143,7 @@ class AdminClient:
         request = RouterRequest(method, f"{self.access.url}/admin{path}", timeout_s)
         if body is not None:
             request = replace(request, headers=_JSON, body=json.dumps(body).encode())
-        response = self._response(request)
+        response = self._response(request, self._send)
         if not response.is_success:
             raise refused(self.access, response, self.access.admin_key_file)
         try:
@@ -133,15 +151,15 @@ class AdminClient:
         except ValueError as error:
             raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
 
-    def _response(self, request: RouterRequest) -> RouterResponse:
+    def _response(self, request: RouterRequest, send: Send) -> RouterResponse:
         """Sends the request. At its first start a router opens its port before it writes its key
         file, so that a request without a key that gets 401 is sent again if there is a key by
         then."""
         try:
             key = self.access.admin_key()
-            response = self._send(_with_key(request, key))
+            response = send(_with_key(request, key))
             if response.status == 401 and not key and (key := self.access.admin_key()):
-                response = self._send(_with_key(request, key))
+                response = send(_with_key(request, key))
             return response
         except ConnectFailed as error:
             raise not_running(self.access) from error
@@ -170,13 +188,13 @@ def continues_in_router(what: str) -> Iterator[None]:
         ) from None
 
 
-def not_running(access: RouterAccess) -> Unreachable:
+def not_running(access: RouterAccess) -> NotRunning:
     how = (
         "start it with `router serve`"
         if access.is_local
         else "check that it runs there and that the port is right"
     )
-    return Unreachable(f"No router responds at {access.url}; {how}.")
+    return NotRunning(f"No router responds at {access.url}; {how}.")
 
 
 def silent(access: RouterAccess) -> Unreachable:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from router.api.admin import aliases, disk, explain, keys, lifecycle, models, nodes, reports
+from router.api.admin import aliases, backup, disk, explain, keys, lifecycle, models, nodes, reports
 from router.api.admin.gate import gated_route
 from router.core import Core
 
@@ -35,12 +35,10 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/keys", keys.create_key, methods=["POST"], status_code=201)
     add("/keys/{id_or_name:path}", keys.set_budget, methods=["PATCH"])
     add("/keys/{id_or_name:path}", keys.revoke_key, methods=["DELETE"])
-    add("/registry", reports.show_registry, methods=["GET"])
-    add("/usage", reports.show_usage, methods=["GET"])
-    add("/audit", reports.show_audit, methods=["GET"])
     add("/explain", explain.explain, methods=["POST"])
     add("/explain/{request_id:path}", explain.explain_request, methods=["GET"])
     _add_lifecycle(router)
+    _add_registry(router)
     return router
 
 
@@ -51,3 +49,11 @@ def _add_lifecycle(router: APIRouter) -> None:
     add("/schedules", lifecycle.list_schedules, methods=["GET"])
     add("/schedules", lifecycle.add_schedule, methods=["POST"], status_code=201)
     add("/schedules/{schedule_id:path}", lifecycle.remove_schedule, methods=["DELETE"])
+
+
+def _add_registry(router: APIRouter) -> None:
+    add = router.add_api_route
+    add("/registry", reports.show_registry, methods=["GET"])
+    add("/backup", backup.take_backup, methods=["POST"])
+    add("/usage", reports.show_usage, methods=["GET"])
+    add("/audit", reports.show_audit, methods=["GET"])

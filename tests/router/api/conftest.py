@@ -15,6 +15,7 @@ from node.protocol.chain.prefix import PrefixHasher
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from registry import audit, keys
+from registry.backup import Backups
 from registry.db import Registry
 from registry.migrate import open_migrated
 from registry.records import KeyRecord, NodeRecord
@@ -178,6 +179,7 @@ class World:
             settings=Settings(home=home),
             router_id="r",
             registry=self.registry,
+            backups=Backups(self.registry.path),
             keys=self.ring,
             fleet=self.fleet,
             names=self.names,

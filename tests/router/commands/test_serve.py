@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.migrate import Migration, open_migrated
+from registry.migrate import open_migrated
 from router.app import open_core
-from router.commands import migrate, serve
+from router.commands import serve
 from router.commands.client import RouterAccess
 from router.errors import StartError
 from router.settings import Settings, read_settings
@@ -104,25 +104,6 @@ def test_a_router_that_is_stopped_before_it_listens_ends(tmp_path: Path) -> None
 def test_key_files_are_private(router_place: RouterAccess) -> None:
     for file in (router_place.admin_key_file, router_place.first_key_file):
         assert os.stat(file).st_mode & 0o777 == 0o600
-
-
-def test_migrate_prints_before_and_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = Settings(tmp_path / "router")
-    migrate.run(settings)
-    assert f"{settings.registry}: empty -> " in capsys.readouterr().out
-    migrate.run(settings)
-    assert "already" in capsys.readouterr().out
-
-
-def test_migrate_needs_the_router_stopped(router_place: RouterAccess) -> None:
-    with pytest.raises(StartError, match="in use"):
-        migrate.run(Settings(router_place.home))
-
-
-def test_a_migration_is_reported_by_its_revisions() -> None:
-    assert migrate.sentence("r.db", Migration("0001", "0002")) == "r.db: 0001 -> 0002"
 
 
 async def whole_sending_and_admin(router: RunningRouter, node: ScriptedNode) -> list[RawCaller]:
