@@ -40,7 +40,10 @@ LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% end
 LARGE = "{% set text = messages[-1].content * 3000000000 %}"
 IF_C = "{% if messages[-1].content == 'c' %}WHAT{% endif %}"
 """Inserted where the last message is `c` alone."""
-LITTLE = RenderLimits(template_s=5.0, render_s=1.5, memory_bytes=400 * 1024**2)
+LITTLE = RenderLimits(template_s=WAIT_S, render_s=WAIT_S, memory_bytes=400 * 1024**2)
+"""Little memory, and more time than anything but an endless loop takes under any load."""
+BRIEF = RenderLimits(template_s=5.0, render_s=1.5)
+"""Little time, and more memory than anything but a large text takes."""
 ENDLESS = RenderLimits(render_s=WAIT_S)
 REQUEST = RenderRequest(chat(("user", "b")))
 PROVOKING = RenderRequest(chat(("user", "c")))
@@ -142,30 +145,42 @@ async def test_what_cannot_be_made_is_refused_as_the_renderer_does(plain: Path) 
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
-    [(LOOP, "takes more than 5 s for a few short chats"), (LARGE, "takes more than 0.4 GiB of")],
+    ("what", "limits", "reason"),
+    [
+        (LOOP, BRIEF, "takes more than 5 s for a few short chats"),
+        (LARGE, LITTLE, "takes more than 0.4 GiB of"),
+    ],
     ids=["loop", "memory"],
 )
 async def test_a_template_that_does_not_end_is_no_template(
-    tmp_path: Path, what: str, reason: str
+    tmp_path: Path, what: str, limits: RenderLimits, reason: str
 ) -> None:
-    async with running(words_folder(tmp_path, what + TEMPLATE)) as (renderer, started):
+    async with running(words_folder(tmp_path, what + TEMPLATE), limits) as (renderer, started):
         with pytest.raises(LoadFailure, match=reason):
             await renderer.open()
         assert not started.children[0].alive
+
+
+async def test_a_template_that_has_been_mended_is_read_at_the_next_load(tmp_path: Path) -> None:
+    async with running(words_folder(tmp_path, LARGE + TEMPLATE)) as (renderer, _):
+        with pytest.raises(LoadFailure):
+            await renderer.open()
         words_folder(tmp_path, TEMPLATE)
         await renderer.open()
 
 
 @pytest.mark.parametrize(
-    ("what", "reason"),
-    [(LOOP, "takes more than 1.5 s"), (LARGE, "takes more than 0.4 GiB of memory")],
+    ("what", "limits", "reason"),
+    [
+        (LOOP, BRIEF, "takes more than 1.5 s"),
+        (LARGE, LITTLE, "takes more than 0.4 GiB of memory"),
+    ],
     ids=["loop", "memory"],
 )
 async def test_a_prompt_that_does_not_end_is_refused_and_the_next_one_is_made(
-    tmp_path: Path, what: str, reason: str
+    tmp_path: Path, what: str, limits: RenderLimits, reason: str
 ) -> None:
-    async with running(words_folder(tmp_path, guarded(what))) as (renderer, started):
+    async with running(words_folder(tmp_path, guarded(what)), limits) as (renderer, started):
         await renderer.open()
         refused = asyncio.create_task(renderer.render(PROVOKING))
         others = [asyncio.create_task(renderer.render(REQUEST)) for _ in range(3)]
