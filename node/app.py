@@ -26,7 +26,7 @@ from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, th
 from node.models.formats import ModelFormats
 from node.models.model_files import NotAModel
 from node.models.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
-from node.protocol.paths import VERSION_PREFIX
+from node.protocol.paths import OLLAMA_PREFIX, VERSION_PREFIX
 from node.server import faults
 from node.server.call import refusal_body, send_error
 from node.server.control import add_error_handlers, control_router, health_router
@@ -47,6 +47,8 @@ STOP_GRACE_S = 5.0
 """Seconds that an engine may take to end at shutdown before it is killed."""
 _FILES_EACH = 1
 """Open files per stream: the client's connection. Engines are processes of their own."""
+
+_API_PREFIXES = (VERSION_PREFIX, OLLAMA_PREFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +74,14 @@ class NodeApp:
 
 
 class _Routes:
-    """Routes `/v1/*` to the raw ASGI application, everything else to FastAPI."""
+    """Routes `/v1/*` and `/api/*` to the raw ASGI application, everything else to FastAPI."""
 
     def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
         self._api = api
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_api = scope["type"] == "http" and scope["path"].startswith(VERSION_PREFIX)
+        is_api = scope["type"] == "http" and scope["path"].startswith(_API_PREFIXES)
         if is_api:
             await self._api(scope, receive, send)
         else:

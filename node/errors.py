@@ -51,6 +51,9 @@ class Unauthorized(NodeError):
 class UnknownPath(api_errors.UnknownPathError, NodeError): ...
 
 
+class NotHere(api_errors.NotHereError, NodeError): ...
+
+
 class MethodNotAllowed(api_errors.MethodNotAllowedError, NodeError): ...
 
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.chain.prefix import PrefixHasher
-from node.protocol.paths import VERSION_PREFIX
+from node.protocol.ollama.left_out import RUNNING
+from node.protocol.paths import OLLAMA_PREFIX, VERSION_PREFIX
 from registry import aliases, keys, meta, nodes, policies, residency, schedules, usage
 from registry.backup import Backups
 from registry.db import Registry
@@ -20,6 +21,7 @@ from registry.migrate import open_migrated
 from router.api.admin.routes import admin_routes
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
+from router.api.ollama import Ollama
 from router.api.v1 import V1
 from router.api.whole_responses import error_response, send_error
 from router.auth import KeyRing
@@ -166,8 +168,9 @@ def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, traffic: 
 
 
 def build_app(core: Core) -> AsgiApp:
-    """Builds the HTTP side: /v1 is raw ASGI in front, everything else is FastAPI."""
+    """Builds the HTTP side: /v1 and /api are raw ASGI in front, everything else is FastAPI."""
     v1 = V1(core)
+    ollama = Ollama(core, v1.inference)
     rest = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     admin = admin_routes(lambda: core)
     rest.include_router(admin)
@@ -177,6 +180,9 @@ def build_app(core: Core) -> AsgiApp:
     _respond_with_errors(rest, (admin, counted, rest.router))
 
     @rest.get("/")
+    async def root() -> PlainTextResponse:
+        return PlainTextResponse(RUNNING)
+
     @rest.get("/health")
     async def health() -> dict[str, str]:
         """Reports the health of the process, which serves requests even while its registry cannot
@@ -198,10 +204,19 @@ def build_app(core: Core) -> AsgiApp:
         except asyncio.CancelledError:
             await send_error(send, ShuttingDown())
 
+    return _by_path(v1, ollama, beside)
+
+
+def _by_path(v1: AsgiApp, ollama: AsgiApp, beside: AsgiApp) -> AsgiApp:
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         # No coroutine of its own: a request's events pass through each.
-        is_v1 = scope["type"] == "http" and f"{scope['path']}/".startswith(VERSION_PREFIX)
-        return (v1 if is_v1 else beside)(scope, receive, send)
+        if scope["type"] == "http":
+            path = f"{scope['path']}/"
+            if path.startswith(VERSION_PREFIX):
+                return v1(scope, receive, send)
+            if path.startswith(OLLAMA_PREFIX):
+                return ollama(scope, receive, send)
+        return beside(scope, receive, send)
 
     return app
 

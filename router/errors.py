@@ -86,6 +86,9 @@ class Forbidden(RouterError):
 class UnknownPath(api_errors.UnknownPathError, RouterError): ...
 
 
+class NotHere(api_errors.NotHereError, RouterError): ...
+
+
 class MethodNotAllowed(api_errors.MethodNotAllowedError, RouterError): ...
 
 

@@ -20,6 +20,9 @@ from node.dialects.anthropic.fields import COUNT_TOKENS, MESSAGES
 from node.dialects.chat.body import CHAT
 from node.dialects.completions.completions import COMPLETIONS
 from node.dialects.fields.field_table import FieldTable
+from node.dialects.ollama.chat import OLLAMA_CHAT
+from node.dialects.ollama.generate import OLLAMA_GENERATE
+from node.dialects.ollama.options import OPTIONS
 from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import OutputLayout, ReasoningFormat, ToolFormat
@@ -40,17 +43,17 @@ def field_matrix() -> str:
     """One row for each field that a path knows, one column for each path."""
     head = ["field", *FIELD_TABLES]
     rows = []
-    for name, kinds in _kinds().items():
+    for name, kinds in _kinds(FIELD_TABLES).items():
         cells = (_WORDS[kinds[path][0]] if path in kinds else "" for path in FIELD_TABLES)
         rows.append([f"`{name}`", *cells])
     return _table(head, rows)
 
 
-def field_details() -> str:
+def field_details(tables: Mapping[str, FieldTable[Any]]) -> str:
     """A list of all fields: how each is applied, which values of a refused one are accepted, or
     why one has no effect. Paths that have the same to say share a line."""
     lines = []
-    for name, kinds in _kinds().items():
+    for name, kinds in _kinds(tables).items():
         paths: dict[str, list[str]] = {}
         for path, (kind, text) in kinds.items():
             words = f"400 unless {text}" if kind == "refused" else text
@@ -58,7 +61,7 @@ def field_details() -> str:
             paths.setdefault(words, []).append(path)
         if len(paths) == 1:
             ((words, where),) = paths.items()
-            only = "" if len(where) == len(FIELD_TABLES) else f" ({', '.join(where)})"
+            only = "" if len(where) == len(tables) else f" ({', '.join(where)})"
             lines.append(f"- `{name}`{only}: {words}\n")
             continue
         lines.append(f"- `{name}`\n")
@@ -69,10 +72,12 @@ def field_details() -> str:
 _WORDS = {"applied": "yes", "refused": "400", "ignored": "no effect"}
 
 
-def _kinds() -> dict[str, dict[str, tuple[str, str]]]:
+def _kinds(
+    tables: Mapping[str, FieldTable[Any]],
+) -> dict[str, dict[str, tuple[str, str]]]:
     """By field and path: what becomes of the field, and the text about it."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for path, table in FIELD_TABLES.items():
+    for path, table in tables.items():
         for name in field_names(table):
             found.setdefault(name, {})[path] = "applied", table.notes[name]
         for name, refusal in table.refused.items():
@@ -236,8 +241,19 @@ FIELD_TABLES: Mapping[str, FieldTable[Any]] = {
     "messages": MESSAGES,
     "count-tokens": COUNT_TOKENS,
 }
+OLLAMA_TABLES: Mapping[str, FieldTable[Any]] = {
+    "chat": OLLAMA_CHAT,
+    "generate": OLLAMA_GENERATE,
+}
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "reference/fields.md": {"field-matrix": field_matrix, "field-details": field_details},
+    "reference/fields.md": {
+        "field-matrix": field_matrix,
+        "field-details": partial(field_details, FIELD_TABLES),
+    },
+    "reference/ollama.md": {
+        "ollama-fields": partial(field_details, OLLAMA_TABLES),
+        "ollama-options": partial(field_details, {"options": OPTIONS}),
+    },
     "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
     "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},
     **{page: _option_tables(page) for page in sorted({command_page(p) for p, _ in ALL_COMMANDS})},

@@ -18,6 +18,7 @@ import router.errors
 import router.settings
 import serving.http.refusals
 from node.engine.scripted.script import Script
+from router.api.bodies import PROMPT_FIELDS
 from router.api.v1 import RELAYED_PATHS
 from router.records.metrics import Metrics
 from router.routing.request_hints import ROUTING_HEADERS
@@ -122,6 +123,12 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/v1/requests",
         "/v1/requests/{id}",
         "/v1/node/status",
+        *sorted(PROMPT_FIELDS),
+        "/api/tags",
+        "/api/show",
+        "/api/ps",
+        "/api/version",
+        "/api/pull",
         "/health",
         "/ready",
         "/fleet/status",
@@ -144,7 +151,8 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
     ],
 )
 def test_every_path_is_documented(path: str) -> None:
-    text = page("reference/api.md") + page("reference/admin-api.md") + page("reference/metrics.md")
+    names = ("api", "ollama", "admin-api", "metrics")
+    text = "".join(page(f"reference/{name}.md") for name in names)
     assert f" {path}`" in text or f" {path}?" in text
 
 

@@ -84,18 +84,18 @@ class Agent:
         )
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
-        self._residency = ResidencyPolicy(kind.settings)
+        self.residency = ResidencyPolicy(kind.settings)
         self.awake = Awake(kind.settings.stay_awake)
         self._supervisor = Supervisor(
             store,
             budget,
             kind,
-            self._residency,
+            self.residency,
             Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare, self.awake),
         )
         self._watchdog = Watchdog(
             self._supervisor,
-            self._residency,
+            self.residency,
             lambda: self._hub.is_watched,
             kind.settings.stall_timeout_s,
         )
@@ -215,7 +215,7 @@ class Agent:
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
-            in_maintenance=self._residency.in_maintenance,
+            in_maintenance=self.residency.in_maintenance,
             pressure=reported_pressure(self._supervisor),
             broken=self._filter.broken(self._supervisor.broken),
         )
@@ -285,7 +285,7 @@ class Agent:
 
     def set_policies(self, policies: Policies) -> None:
         """Applies a router's policies for the residency of models."""
-        self._residency.set(policies)
+        self.residency.set(policies)
         self._supervisor.on_residency_change()
         self._on_change()
 

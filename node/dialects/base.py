@@ -116,7 +116,9 @@ class Writer(Protocol):
     """
 
     keep_alive: bytes
-    """Sent in an idle interval of a stream: a comment line, or a ping event."""
+    """Sent in an idle interval of a stream: a comment line, a ping event, or a space."""
+    content_type: bytes
+    """Type of a stream."""
 
     def accepted(self, accepted: Accepted) -> None:
         """Called when the engine has accepted the request, so that the prompt's tokens are

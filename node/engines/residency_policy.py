@@ -34,6 +34,8 @@ class ResidencyPolicy:
         self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
         self._by_router: dict[str, _RouterPolicies] = {}
         """Policies by router id."""
+        self._by_client_s: dict[str, float | None] = {}
+        """Keep-alives that clients without a router have set last, by model; None: no limit."""
 
     @property
     def in_maintenance(self) -> bool:
@@ -50,6 +52,11 @@ class ResidencyPolicy:
         self._by_router.pop(policies.router_id, None)
         if policies.models or policies.in_maintenance:
             self._by_router[policies.router_id] = _RouterPolicies(policies)
+
+    def keep(self, name: str, keep_alive_s: float) -> None:
+        """Sets the keep-alive of a model on this node, `inf` for no limit, as long as no router
+        has one."""
+        self._by_client_s[name] = None if keep_alive_s == inf else keep_alive_s
 
     def lapse(self, now_s: float) -> tuple[str, ...]:
         """Drops the policies of routers that have not repeated them for too long; returns the ids
@@ -77,4 +84,5 @@ class ResidencyPolicy:
         if keep_alives_s:
             longest_s = max(inf if each == 0.0 else each for each in keep_alives_s)
             return Residency(pinned, None if longest_s == inf else longest_s)
-        return Residency(pinned, self._keep_alives_s.get(name, self._keep_alives_s[""]))
+        own_s = self._keep_alives_s.get(name, self._keep_alives_s[""])
+        return Residency(pinned, self._by_client_s.get(name, own_s))

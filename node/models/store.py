@@ -20,6 +20,7 @@ from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, StartError, UnknownModel
 from node.models.attention_scratch import AttentionScores, attention_scores
 from node.models.kv_estimate import CONTEXT_KEYS, ImpossibleNumber, estimate_kv, first_count
+from node.models.model_facts import ModelFacts, model_facts
 from node.models.model_files import (
     NAME_FILE,
     PARTIAL_MARKER,
@@ -66,6 +67,7 @@ class ModelEntry:
     defaults: Defaults = Defaults()
     disk_bytes: int = 0
     """Size of all its files."""
+    facts: ModelFacts = ModelFacts()
 
     def completed(self, request: TextRequest) -> TextRequest:
         """The request, with the settings for this model in fields that it does not set."""
@@ -182,15 +184,17 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
     text = config.get("text_config")
     text_config = text if isinstance(text, dict) else config
     kv = estimate_kv(config)
+    weight_bytes = sum(text_bytes(file) for file in weight_files(real))
     return ModelEntry(
         name=name or _shown_name(folder, real),
         folder=real,
-        weight_bytes=sum(text_bytes(file) for file in weight_files(real)),
+        weight_bytes=weight_bytes,
         context_tokens=first_count(CONTEXT_KEYS, text_config, config),
         kv_bytes_per_token=kv.bytes_per_token,
         kv_bytes_per_row=kv.bytes_per_row,
         scores=attention_scores(config),
         disk_bytes=folder_bytes(real),
+        facts=model_facts(config, weight_bytes),
     )
 
 

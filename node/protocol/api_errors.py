@@ -62,6 +62,15 @@ class UnknownPathError(ApiError):
         return cls(f"There is nothing at {path[:200]}.{hint(path)}")
 
 
+class NotHereError(ApiError):
+    """This server has no such thing."""
+
+    status = 501
+    code = "not_implemented"
+    kind = "invalid_request_error"
+    is_always_final = True
+
+
 class MethodNotAllowedError(ApiError):
     """This path accepts another method."""
 

@@ -57,6 +57,13 @@ def anthropic_envelope(
     return _encode(_body({"type": "error", "error": fields}, request_id))
 
 
+def ollama_envelope(error: Failure, more: Mapping[str, Any] = _NOTHING) -> bytes:
+    """Returns the error as Ollama's clients read it: a text. They ignore the other members."""
+    named = {"param": error.param} if error.param else {}
+    fields = {"error": error.message, "type": error.kind, "code": error.code, **named}
+    return _encode({**fields, **more})
+
+
 def response_error(kind: str, fields: Mapping[str, Any], sequence_number: int) -> bytes:
     """Returns the data of the event `error` of `/v1/responses`, with `fields` twice: OpenAI's
     clients read them from the event, and Codex from an `error` within it."""

@@ -1,6 +1,7 @@
 """Server-sent events as both router and agent write them: the framing, and the events and comments
 without content."""
 
+CONTENT_TYPE = b"text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
 """Sent in an idle interval: a comment, which clients ignore."""
 ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'

@@ -159,6 +159,12 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """None while the model is not loaded, or if it has no prefix cache."""
     speed: ModelSpeed | None = None
     """None until an engine of this agent has measured it."""
+    family: Word = ""
+    """The architecture, as its `config.json` names it; empty if unknown."""
+    parameters: Count = 0
+    """Number of its weights; 0 if unknown."""
+    quantization: Word = ""
+    """The precision of its weights, such as `4-bit` or `bfloat16`; empty if unknown."""
 
 
 class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,6 +13,14 @@ PATH_COUNT_TOKENS = f"{PATH_MESSAGES}/count_tokens"
 """Generates nothing, so nodes keep no usage record of it."""
 PATH_MODELS = f"{VERSION}/models"
 PATH_REQUESTS = f"{VERSION}/requests"
+OLLAMA_PREFIX = "/api/"
+PATH_OLLAMA_CHAT = f"{OLLAMA_PREFIX}chat"
+PATH_OLLAMA_GENERATE = f"{OLLAMA_PREFIX}generate"
+PATH_OLLAMA_TAGS = f"{OLLAMA_PREFIX}tags"
+PATH_OLLAMA_SHOW = f"{OLLAMA_PREFIX}show"
+PATH_OLLAMA_PS = f"{OLLAMA_PREFIX}ps"
+PATH_OLLAMA_VERSION = f"{OLLAMA_PREFIX}version"
+PATH_OLLAMA_PULL = f"{OLLAMA_PREFIX}pull"
 
 _BELOW = frozenset(
     path.removeprefix(VERSION)
@@ -22,7 +30,10 @@ _BELOW = frozenset(
     )
 )
 """The paths as clients request them whose base URL lacks `VERSION`."""
-_RULE = f"OpenAI's clients take a base URL that ends in {VERSION}, Anthropic's the URL without it"
+_RULE = (
+    f"OpenAI's clients take a base URL that ends in {VERSION}, Anthropic's and Ollama's the URL "
+    "without it"
+)
 
 
 class ApiDialect(StrEnum):
@@ -32,6 +43,8 @@ class ApiDialect(StrEnum):
     RESPONSES = "responses"
     """OpenAI's envelope with other events."""
     ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
+    """JSON lines instead of events, and errors that are a text."""
 
 
 def dialect_of(path: str) -> ApiDialect:
@@ -40,6 +53,8 @@ def dialect_of(path: str) -> ApiDialect:
         return ApiDialect.ANTHROPIC
     if f"{path}/".startswith(f"{PATH_RESPONSES}/"):
         return ApiDialect.RESPONSES
+    if path.startswith(OLLAMA_PREFIX):
+        return ApiDialect.OLLAMA
     return ApiDialect.OPENAI
 
 
@@ -49,6 +64,6 @@ def hint(path: str) -> str:
     if path in _BELOW or path.startswith("/models/"):
         return f" {whole[:200]} is there: {_RULE}."
     doubled = path.removeprefix(VERSION)
-    if doubled != path and doubled.startswith(VERSION_PREFIX):
+    if doubled != path and doubled.startswith((VERSION_PREFIX, OLLAMA_PREFIX)):
         return f" {doubled[:200]} may be there: {_RULE}."
     return ""

@@ -13,7 +13,7 @@ from node.agent.open_request import Sender
 from node.dialects.anthropic import errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, UnknownPath
 from node.protocol.bounds import MAX_BODY_BYTES, ORIGIN_CHARS, PROOF_CHARS
-from node.protocol.error_envelopes import openai_envelope
+from node.protocol.error_envelopes import ollama_envelope, openai_envelope
 from node.protocol.headers import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.protocol.ids import client_id
 from node.protocol.paths import ApiDialect, dialect_of
@@ -222,7 +222,10 @@ class Call:
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
     """Returns the JSON of the error in the dialect of the path."""
-    envelope = errors.error_body if is_anthropic(path) else openai_envelope
+    dialect = dialect_of(path)
+    if dialect is ApiDialect.OLLAMA:
+        return ollama_envelope(error)
+    envelope = errors.error_body if dialect is ApiDialect.ANTHROPIC else openai_envelope
     return envelope(error, request_id)
 
 

@@ -33,6 +33,7 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
+from node.protocol.ollama.left_out import RUNNING
 from node.server.control_auth import ControlGate, command_of, json_response, read_body
 from node.settings import THREAD_BODY_BYTES
 
@@ -42,6 +43,9 @@ def health_router(agent: Agent) -> APIRouter:
     router = APIRouter()
 
     @router.get("/")
+    async def root() -> Response:
+        return Response(RUNNING, media_type="text/plain")
+
     @router.get("/health")
     async def health() -> Response:
         return json_response(b'{"status":"ok"}')

@@ -15,16 +15,13 @@ from node.engines.lease import ModelAwaited
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, Progress, RowUsage
 from node.protocol import comments
+from node.protocol.event_stream import CONTENT_TYPE as EVENT_STREAM
 from node.protocol.headers import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]
 """Awaited when the whole response has been serialized, before the client gets its end."""
 
-STREAM_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-cache"),
-]
 _NEARLY = 0.9
 """Share of the idle interval that counts as all of it: a timer may fire a little early by another
 clock."""
@@ -43,7 +40,7 @@ class EventStream:
         self.started = False
         self._writer = writer
         self._send = send
-        self._headers = headers + STREAM_HEADERS
+        self._headers = [*headers, *stream_headers(writer.content_type)]
         self._before_end = before_end
         self._written_s = 0.0
 
@@ -93,6 +90,8 @@ class EventStream:
 
     def _filler(self, batch: Batch) -> bytes:
         keep_alive = self._writer.keep_alive
+        if self._writer.content_type != EVENT_STREAM:
+            return keep_alive  # only server-sent events have comments
         if isinstance(batch, ModelAwaited):
             comment = _awaited_comment(batch)
         elif isinstance(batch, Progress):
@@ -111,6 +110,11 @@ class EventStream:
             )
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
         self._written_s = time.monotonic()
+
+
+def stream_headers(content_type: bytes) -> Headers:
+    """Returns the headers of a stream."""
+    return [(b"content-type", content_type), (b"cache-control", b"no-cache")]
 
 
 async def collect(

@@ -1,4 +1,4 @@
-"""`/v1/*` as a raw ASGI application, in front of everything else.
+"""`/v1/*` and `/api/*` as a raw ASGI application, in front of everything else.
 
 For each request, one task waits for the client's disconnect and cancels the work in whatever phase
 it is.
@@ -28,6 +28,7 @@ from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.ids import client_id, parse_id
 from node.protocol.models import model_body, models_body
 from node.protocol.paths import (
+    OLLAMA_PREFIX,
     PATH_CHAT,
     PATH_COMPLETIONS,
     PATH_COUNT_TOKENS,
@@ -38,6 +39,7 @@ from node.protocol.paths import (
 )
 from node.server.body_memory import Bodies
 from node.server.call import Call, ClientDisconnected
+from node.server.ollama import OllamaApi
 from node.server.response_store import ResponseStore
 from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
@@ -77,6 +79,7 @@ class Api:
         self._responses = ResponsesApi(
             agent, store, self._prefix_hasher, options.stream_keepalive_s
         )
+        self._ollama = OllamaApi(agent, self._created_s, self._generate, self._chain)
         self._reads: dict[str, Callable[[bytes], DialectRequest]] = {
             PATH_CHAT: lambda body: read_chat(body, options.reasoning_field),
             PATH_COMPLETIONS: read_completion,
@@ -125,6 +128,8 @@ class Api:
             method, handler = found
             call.require_method(method)
             await handler(call)
+        elif path.startswith(OLLAMA_PREFIX):
+            await self._ollama.respond(call)
         elif path.startswith(PATH_RESPONSES + "/"):
             await self._responses.follow_up(call)
         elif path.startswith(PATH_MODELS + "/"):
@@ -140,12 +145,16 @@ class Api:
     ) -> tuple[DialectRequest, LateChain]:
         """Returns the parsed body and its prefix hash chain."""
         parsed = read(body)
-        path, model, salt = call.path, parsed.request.model, call.salt
+        return parsed, self._chain(call, body, parsed.request.model)
+
+    def _chain(self, call: Call, body: bytes, model: str) -> LateChain:
+        """Returns the prefix hash chain of a body."""
+        path, salt = call.path, call.salt
 
         def make() -> Chain | None:
             return self._prefix_hasher.chain(read_fields(body), path, model, salt=salt)
 
-        return parsed, LateChain(make, is_long=call.is_long)
+        return LateChain(make, is_long=call.is_long)
 
     async def _generate(self, call: Call, parsed: DialectRequest, chain: LateChain) -> None:
         request = parsed.request

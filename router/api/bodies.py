@@ -11,6 +11,7 @@ import msgspec
 
 from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.chain.prefix import Fields, read_fields
+from node.protocol.paths import PATH_OLLAMA_CHAT, PATH_OLLAMA_GENERATE, PATH_RESPONSES
 from router.errors import BadRequest, BodyTooLarge
 from serving.http.exchange import Receive
 
@@ -27,6 +28,14 @@ _REFERENCE = b'"item_reference"'
 _NO_TYPE = (b"", b"null", b'""')
 _ABSENT = msgspec.Raw(b"")
 _ID_FIELD = b'"id"'
+PROMPT_FIELDS = {
+    PATH_OLLAMA_CHAT: ("messages",),
+    PATH_OLLAMA_GENERATE: ("prompt", "images"),
+}
+"""Fields of Ollama's dialect of which a request for text has at least one."""
+_EMPTY = (b"", b"null", b'""', b"[]")
+_SPACES = b" \t\r\n"
+_SHORT_BYTES = 64
 _THREAD_BYTES = 1 << 20
 """Inputs longer than this are searched in a thread, so that other requests are not delayed."""
 
@@ -45,6 +54,8 @@ class Routing(msgspec.Struct, frozen=True):
     stream: bool
     previous_response_id: str | None = None
     """Id of the response that a `/v1/responses` request continues; it is stored on one node."""
+    only_loads: bool = False
+    """True if a request of Ollama's dialect has no prompt, and only loads or unloads the model."""
 
 
 class _ItemHead(msgspec.Struct, gc=False):
@@ -122,9 +133,9 @@ def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return lines.decode("ascii")
 
 
-def parse_routing(body: bytes, *, continues: bool = False) -> Routing:
-    """Decodes the fields that routing needs; `previous_response_id` only if `continues`. Raises
-    `BadRequest` naming the invalid field."""
+def parse_routing(body: bytes, path: str) -> Routing:
+    """Decodes the fields that routing needs of a body for that path. Raises `BadRequest` naming the
+    invalid field."""
     try:
         fields = read_fields(body)
     except msgspec.ValidationError as error:
@@ -133,13 +144,19 @@ def parse_routing(body: bytes, *, continues: bool = False) -> Routing:
         raise _not_json(error) from None
     if "model" not in fields:
         raise BadRequest("The field `model` is missing.", param="model")
-    previous = _field(fields, "previous_response_id", _decode_id) if continues else None
-    return Routing(
-        fields,
-        model=_field(fields, "model", _decode_text) or "",
-        stream=bool(_field(fields, "stream", _decode_flag)),
-        previous_response_id=previous,
-    )
+    model = _field(fields, "model", _decode_text) or ""
+    stream = _field(fields, "stream", _decode_flag)
+    if path in PROMPT_FIELDS:
+        only_loads = all(_is_empty(fields.get(name, _ABSENT)) for name in PROMPT_FIELDS[path])
+        return Routing(fields, model, stream=stream is not False, only_loads=only_loads)
+    is_stored = path == PATH_RESPONSES
+    previous = _field(fields, "previous_response_id", _decode_id) if is_stored else None
+    return Routing(fields, model, stream=bool(stream), previous_response_id=previous)
+
+
+def _is_empty(raw: msgspec.Raw) -> bool:
+    """Returns True for null, an empty text and an empty list."""
+    return len(memoryview(raw)) < _SHORT_BYTES and bytes(raw).translate(None, _SPACES) in _EMPTY
 
 
 def _field(fields: Fields, name: str, decode: Callable[[msgspec.Raw], R]) -> R | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from node.protocol.messages import ModelState, ModelStatus
 from node.protocol.models import ModelCard, model_body, models_body
+from node.protocol.ollama.models import OllamaModel
 from router.fleet.fleet import Fleet
 from router.routing.model_names import Names, first_known
 from router.types import Target
@@ -35,6 +36,18 @@ class Models:
         """Returns one model as JSON. Raises `UnknownModel`, whose message suggests similar
         names."""
         return model_body(self._card(name), self._created_s)
+
+    def ollama(self) -> list[OllamaModel]:
+        """Lists the models for Ollama's dialect, sorted by name."""
+        return [self._ollama(name) for name in sorted(self._names.listed())]
+
+    def ollama_one(self, name: str) -> OllamaModel:
+        """Returns one of them, by its name with or without tag. Raises `UnknownModel`."""
+        return self._ollama(self._names.untagged(name))
+
+    def _ollama(self, name: str) -> OllamaModel:
+        statuses = self._statuses(first_known(self._names.route(name)))
+        return OllamaModel(self._card(name), statuses)
 
     def _card(self, name: str) -> ModelCard:
         statuses = self._statuses(first_known(self._names.route(name)))

@@ -13,7 +13,7 @@ import msgspec
 
 from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
-from node.protocol.paths import PATH_COUNT_TOKENS, PATH_RESPONSES
+from node.protocol.paths import OLLAMA_PREFIX, PATH_COUNT_TOKENS, PATH_RESPONSES
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
@@ -54,6 +54,14 @@ _MAY_OVERFLOW_BYTES = 64 << 10
 skipped."""
 UNABLE = (UnknownModel, OwnerUnreachable, PaidBudgetUsed)
 """Errors that concern one model only; the alias's next target is tried."""
+
+
+class NoPrompt(Exception):
+    """The request has no prompt; it only loads or unloads a model."""
+
+    def __init__(self, routing: Routing) -> None:
+        super().__init__()
+        self.routing = routing
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -109,8 +117,10 @@ class Tickets:
         arrived_s: float,
     ) -> InferenceRequest:
         """Reads the request and finds the models that may serve it. Raises `BadRequest`,
-        `Forbidden`, `UnknownModel`."""
-        routing = parse_routing(body, continues=path == PATH_RESPONSES)
+        `Forbidden`, `UnknownModel`, `NoPrompt`."""
+        routing = parse_routing(body, path)
+        if routing.only_loads:
+            raise NoPrompt(routing)
         request = InferenceRequest(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,
@@ -120,7 +130,7 @@ class Tickets:
             arrived_s=arrived_s,
             routing=routing,
             hints=request_hints.read_headers(headers, caller),
-            route=self._core.names.route(routing.model),
+            route=self._core.names.route(self._name(path, routing.model)),
         )
         if len(request.route.targets) == 1:
             request.targets_left.extend(request.route.targets)
@@ -129,6 +139,10 @@ class Tickets:
             request.targets_left.extend(chosen.targets)
             request.reason = chosen.why
         return request
+
+    def _name(self, path: str, model: str) -> str:
+        """Returns the name to look up; in Ollama's dialect it may have the tag `latest`."""
+        return self._core.names.untagged(model) if path.startswith(OLLAMA_PREFIX) else model
 
     async def next(self, request: InferenceRequest, earlier_attempts: int = 0) -> Ticket:
         """Returns the ticket for the best target that is left. Raises the error of the last target:

@@ -51,7 +51,7 @@ class V1:
         self._models = Models(core.fleet, core.names, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
-        self._inference = Inference(core, self._running)
+        self.inference = Inference(core, self._running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -75,7 +75,7 @@ class V1:
             mark_authenticated(scope)
             if scope["method"] != "POST":
                 raise MethodNotAllowed.at(path, ("POST",))
-            return self._inference.serve(caller, scope, receive)
+            return self.inference.serve(caller, scope, receive)
         if _is_at(path, PATH_REQUESTS):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
             mark_authenticated(scope)

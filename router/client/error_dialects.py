@@ -1,7 +1,7 @@
 """Encodes the router's errors in the dialect of the requested path, as whole responses and as event
 data; `router.client.sse` makes events of the latter."""
 
-from node.protocol.error_envelopes import anthropic_envelope, response_error
+from node.protocol.error_envelopes import anthropic_envelope, ollama_envelope, response_error
 from node.protocol.overflow import ANTHROPIC_WORDS
 from node.protocol.paths import ApiDialect, dialect_of
 from router.errors import ContextTooLong, RouterError
@@ -19,6 +19,8 @@ def id_headers(request_id: str, dialect: ApiDialect) -> list[tuple[bytes, bytes]
 
 def error_body(error: RouterError, dialect: ApiDialect) -> bytes:
     """Encodes the body of an HTTP error."""
+    if dialect is ApiDialect.OLLAMA:
+        return ollama_envelope(error, error.standing())
     return _anthropic_body(error) if dialect is ApiDialect.ANTHROPIC else error.body()
 
 

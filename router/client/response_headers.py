@@ -5,6 +5,7 @@ from typing import NamedTuple
 from node.protocol import errors
 from node.protocol.headers import HEADER_CACHED_TOKENS, HEADER_IGNORED, HEADER_PROMPT_TOKENS
 from node.protocol.ids import client_id
+from node.protocol.ollama.json_lines import CONTENT_TYPE
 from node.protocol.paths import ApiDialect
 from router.client.error_dialects import id_headers
 from router.types import Lease, Ticket
@@ -30,6 +31,7 @@ _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
 ]
+_LINES_HEADERS = [(b"content-type", CONTENT_TYPE), (b"cache-control", b"no-cache")]
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -43,7 +45,8 @@ class NodeHead(NamedTuple):
 
 def early_headers(ticket: Ticket, dialect: ApiDialect) -> Headers:
     """Returns the headers of a stream that the router begins before a node responds."""
-    return _STREAM_HEADERS + _fleet_headers(ticket, ticket.request_id, dialect)
+    own = _LINES_HEADERS if dialect is ApiDialect.OLLAMA else _STREAM_HEADERS
+    return own + _fleet_headers(ticket, ticket.request_id, dialect)
 
 
 def relayed_headers(

@@ -1,5 +1,5 @@
-"""Encodes what the router itself writes into event streams: comments, pings and errors. Nothing
-else in the router writes server-sent events; `router.upstream.foreign` and
+"""Encodes what the router itself writes into event streams: comments, pings and errors; a
+`Framing`. Nothing else in the router writes server-sent events; `router.upstream.foreign` and
 `router.upstream.foreign_events` also read them."""
 
 import re
@@ -221,7 +221,8 @@ def node_error(error_text: bytes) -> bytes | None:
     if isinstance(spoken.error, _ErrorFields):
         return None if spoken.error.type in _CALLERS_TYPES else error_text
     if spoken.error is not None:
-        return error_text
+        # In Ollama's dialect the type is beside the text.
+        return None if spoken.type in _CALLERS_TYPES else error_text
     source = _failed_in(spoken) or spoken
     if spoken.type not in _ERROR_TYPES or str(source.code) in _CALLERS_CODES:
         return None

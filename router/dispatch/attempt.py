@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from router.client import sse
+from router.client.framing import Framing
 from router.client.response_headers import JSON_HEADERS, NodeHead
 from router.dispatch.attempt_outcome import ErrorResponse, outcome_of, respelled_event
 from router.dispatch.dispatcher import ROUTER_FAULT_STATUSES, Dispatcher
@@ -43,6 +44,8 @@ class Attempt:
         self._lease = lease
         self._dispatcher = dispatcher
         self._progress = progress
+        self._framing: Framing = reply.framing
+        """The framing of the node's stream."""
         self._partial = b""
         """Beginning of a stream's event whose rest has not arrived."""
         self._is_refused = False
@@ -59,6 +62,8 @@ class Attempt:
         response: Response | None = None
         is_whole = False
         self.foreign = dispatcher.prepare(ticket, lease)
+        if self.foreign is not None:
+            self._framing = sse  # a client of Ollama gets the translation of such a stream
         try:
             response = await dispatcher.open(ticket, lease, self.foreign)
             if self.foreign is not None and await self._refuses_token_count(self.foreign, response):
@@ -132,7 +137,7 @@ class Attempt:
         """Sends the response to the client; returns the status with which it was sent."""
         status = response.status
         if self.foreign is not None:
-            self.foreign.read(body)
+            body = self.foreign.read(status, body)
             if status >= 500 and sse.is_too_long(body):
                 status = ContextTooLong.status  # or else clients would send it again
         head = NodeHead(status, response.headers)
@@ -147,7 +152,7 @@ class Attempt:
         it."""
         reply, exchange = self._reply, self._reply.exchange
         while not reply.has_content and (chunk := await response.read_any()):
-            events, self._partial = sse.split(self._partial + chunk)
+            events, self._partial = self._framing.split(self._partial + chunk)
             if events and (error := self._relay_first(response, events)) is not None:
                 return error
         while reply.has_content and not (self._is_over() or await response.pump(self._relay_chunk)):
@@ -161,7 +166,7 @@ class Attempt:
         if not reply.has_content:
             name = self._dispatcher.node_name(self._lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
-        exchange.end()
+        exchange.end(b"" if self.foreign is None else self.foreign.rest())
         return None
 
     def _is_over(self) -> bool:
@@ -181,7 +186,7 @@ class Attempt:
     def _relay_chunk(self, chunk: bytes) -> bool:
         """Relays the complete events; returns False if the client must read them before more are
         sent."""
-        events, self._partial = sse.split(self._partial + chunk)
+        events, self._partial = self._framing.split(self._partial + chunk)
         if events:
             self._note_progress(events)
             if self.foreign is not None:
@@ -207,7 +212,10 @@ class Attempt:
     def _begin(self, response: Response, events: bytes) -> None:
         reply = self._reply
         if not reply.has_content:
-            head = NodeHead(response.status, response.headers)
+            headers = response.headers
+            if self.foreign is not None:
+                headers = self.foreign.headers(headers)
+            head = NodeHead(response.status, headers)
             events = reply.begin(self._lease, head, events)
             if reply.has_content:
                 if not self._is_refused:
@@ -223,15 +231,15 @@ class Attempt:
     def _leading_error(self, events: bytes) -> ErrorResponse | None:
         """Returns an error of the node that precedes all content. Raises `ContextTooLong` if
         another model may be tried."""
-        error = sse.leading_error(events)
+        error = self._framing.leading_error(events)
         if error is not None:
             return ErrorResponse(NodeFailed.status, JSON_HEADERS, error)
-        if self._ticket.may_fall_back and (error := sse.leading_too_long(events)):
+        if self._ticket.may_fall_back and (error := self._framing.leading_too_long(events)):
             raise sse.too_long_error(error)
-        self._is_refused = sse.leads_with_refusal(events)
+        self._is_refused = self._framing.leads_with_refusal(events)
         return None
 
     def _note_progress(self, events: bytes) -> None:
         """Notes that progress was made, unless the events are only the node's keep-alives."""
-        if not sse.is_keepalive(events):
+        if not self._framing.is_keepalive(events):
             self._progress.has_data = True

@@ -69,12 +69,13 @@ def respelled_body(name: str, status: int, body: bytes, dialect: ApiDialect) -> 
         return None
     if _needs_respelling(body, dialect):
         return error_body(sse.too_long_error(body), dialect)
-    if sse.error_message(body):
+    message = sse.error_message(body)
+    if message and dialect is not ApiDialect.OLLAMA:
         return None
     words = " ".join(body.decode(errors="replace").split())[:MAX_EXCERPT_CHARS]
     kind = NodeFailed if status >= 500 else NodeRefused
     sentence = f"The node {name} responded with status {status}"
-    error = kind(f"{sentence}: {words}" if words else f"{sentence}.")
+    error = kind(message or (f"{sentence}: {words}" if words else f"{sentence}."))
     error.set_status(status)
     return error_body(error, dialect)
 

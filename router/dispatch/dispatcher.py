@@ -145,9 +145,7 @@ class Dispatcher:
         if reported:
             return None
         may_add_count = lease.node_id not in self._without_token_count
-        return ForeignResponse(
-            ticket.path, ticket.body, stream=ticket.stream, may_add_count=may_add_count
-        )
+        return ForeignResponse(ticket, may_add_count=may_add_count)
 
     def open(
         self, ticket: Ticket, lease: Lease, foreign: ForeignResponse | None
@@ -159,7 +157,7 @@ class Dispatcher:
         if client is None:
             raise NotSent(_REMOVED)
         if foreign is not None and foreign.body is not ticket.body:
-            ticket = replace(ticket, body=foreign.body)
+            ticket = replace(ticket, path=foreign.path, body=foreign.body)
         return client.open(ticket, lease, self._ledger.origins.marks(ticket, lease))
 
     def disable_token_count(self, lease: Lease) -> None:

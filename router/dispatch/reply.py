@@ -1,7 +1,8 @@
 """The response to one request, as its client sees it."""
 
-from node.protocol.paths import dialect_of
-from router.client import response_headers, sse
+from node.protocol.paths import ApiDialect, dialect_of
+from router.client import json_lines, response_headers, sse
+from router.client.framing import Framing
 from router.client.keepalive_comments import KeepAlive
 from router.client.response_headers import NodeHead
 from router.dispatch.attempt_outcome import respelled_body
@@ -25,6 +26,8 @@ class Reply:
     ) -> None:
         self.ticket = ticket
         self.dialect = dialect_of(ticket.path)
+        self.framing: Framing = json_lines if self.dialect is ApiDialect.OLLAMA else sse
+        """The framing of the stream that the client gets."""
         self.exchange = exchange
         self.has_content = False
         """True if content of a response, or all of one, has been sent."""
@@ -64,7 +67,7 @@ class Reply:
         self._keepalive.stop()
         if not self._has_head:
             self._send_head(lease, head)
-        self.has_content = sse.has_event(events)
+        self.has_content = self.framing.has_event(events)
         if not self.has_content:
             return events
         if self._head_node == lease.node_id:
@@ -72,7 +75,7 @@ class Reply:
         name = self._traffic.node_name(lease)
         cached = response_headers.cached_tokens(lease, head.headers)
         ignored = head.headers.get(response_headers.IGNORED, b"")
-        return sse.fleet_comment(name, lease.model, cached, ignored) + events
+        return self.framing.fleet_comment(name, lease.model, cached, ignored) + events
 
     def write(self, events: bytes) -> None:
         """Sends events of a stream that has begun."""
@@ -83,7 +86,7 @@ class Reply:
         """Ends the response with an error. Raises it if nothing has been sent."""
         if not self._has_head:
             raise error
-        self.exchange.end(sse.error_event(error, self.dialect, self._last_events))
+        self.exchange.end(self.framing.error_event(error, self.dialect, self._last_events))
 
     # --- whole responses ---
 
@@ -100,7 +103,7 @@ class Reply:
             body = respelled
         if self._has_head:
             otherwise = NodeFailed(f"The node {name} responded with status {status}.")
-            self.exchange.end(sse.late_error(body, otherwise, self.dialect))
+            self.exchange.end(self.framing.late_error(body, otherwise, self.dialect))
             return
         self._send_head(lease, head, length=len(body))
         self.exchange.end(body)
@@ -125,4 +128,4 @@ class Reply:
 
     def _keepalive_text(self) -> bytes:
         waits_for = self._traffic.waits_for(self.ticket, self.lease)
-        return sse.ping(self.dialect, waits_for)
+        return self.framing.ping(self.dialect, waits_for)

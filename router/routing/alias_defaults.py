@@ -12,6 +12,8 @@ from node.protocol.paths import (
     PATH_COMPLETIONS,
     PATH_COUNT_TOKENS,
     PATH_MESSAGES,
+    PATH_OLLAMA_CHAT,
+    PATH_OLLAMA_GENERATE,
     PATH_RESPONSES,
 )
 
@@ -69,6 +71,15 @@ _COUNTED = {
     ),
     **_KWARGS_PLACE,
 }
+_OLLAMA = {
+    **{name: _Place(("options", name)) for name in _SAMPLING},
+    "repetition_penalty": _Place(("options", "repeat_penalty")),
+    "max_tokens": _Place(("options", "num_predict")),
+    "stop": _Place(("options", "stop")),
+    "enable_thinking": _Place(("think",)),
+    "reasoning_effort": _Place(("think",), (), lambda effort: effort != _OFF and effort),
+    "max_thinking_tokens": _Place(("max_thinking_tokens",), _BUDGETS),
+}
 _PLACES: Mapping[str, Mapping[str, _Place]] = {
     PATH_CHAT: {
         **_SAMPLED,
@@ -103,6 +114,8 @@ _PLACES: Mapping[str, Mapping[str, _Place]] = {
         **_COUNTED,
     },
     PATH_COUNT_TOKENS: _COUNTED,
+    PATH_OLLAMA_CHAT: {**_OLLAMA, **_KWARGS_PLACE},
+    PATH_OLLAMA_GENERATE: _OLLAMA,
 }
 """The supported defaults by path. Others are not added."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from node.protocol.models import near_names
+from node.protocol.ollama.models import untagged
 from registry.records import AliasRecord, AliasTarget
 from router.errors import ModelBroken, UnknownModel
 from router.fleet.fleet import Fleet
@@ -59,6 +60,11 @@ class Names:
         if not any(target.is_known for target in route.targets):
             raise self._broken(route) or self.unknown(name)
         return route
+
+    def untagged(self, name: str) -> str:
+        """The model or alias that a client means by a name with or without the tag `latest`; the
+        name itself if it is none."""
+        return untagged(name, lambda each: each in self._aliases or each in self._fleet.models)
 
     def resolve(self, name: str) -> str:
         """The first known model of a name. Raises like `route`."""

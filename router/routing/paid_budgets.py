@@ -19,13 +19,14 @@ TOKENS_PER_BYTE = 0.35
 """Estimated tokens per byte of a prompt, a high value."""
 OUTPUT_TOKENS = 4096
 """Assumed response tokens of a request without a limit."""
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "num_predict")
 _CHOICES = ("n", "best_of")
 _MOST = 1_000_000_000
 
 
 _NULL = msgspec.Raw(b"null")
 _decode_number = msgspec.json.Decoder(int | float | None).decode
+_decode_object = msgspec.json.Decoder(Fields | None).decode
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -55,7 +56,7 @@ class Budgets:
         prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
         prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
         choices = max(_number(fields, (name,), 1) for name in _CHOICES) * _prompts(fields)
-        output_tokens = _number(fields, _LIMITS, OUTPUT_TOKENS) * choices
+        output_tokens = _number(_with_options(fields), _LIMITS, OUTPUT_TOKENS) * choices
         costs = (
             view.prices.cost(prompt_tokens, 0, output_tokens)
             for view in self._fleet.snapshot
@@ -153,6 +154,16 @@ def _number(fields: Fields, names: Iterable[str], otherwise: int) -> int:
         if number is not None and number > 0:
             return ceil(min(number, _MOST))
     return otherwise
+
+
+def _with_options(fields: Fields) -> Fields:
+    """Adds the members of Ollama's object `options`."""
+    if "options" not in fields:
+        return fields
+    try:
+        return {**fields, **(_decode_object(fields["options"]) or {})}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return fields
 
 
 def _prompts(fields: Fields) -> int:

@@ -10,12 +10,22 @@ import msgspec
 from node.protocol.bounds import Tokens as TokenCount
 from node.protocol.chain.prefix import read_fields
 from node.protocol.messages import Finished, FinishReason
-from node.protocol.paths import PATH_CHAT, PATH_COMPLETIONS
+from node.protocol.ollama.json_lines import CONTENT_TYPE
+from node.protocol.paths import (
+    PATH_CHAT,
+    PATH_COMPLETIONS,
+    PATH_OLLAMA_CHAT,
+    PATH_OLLAMA_GENERATE,
+)
 from router.client import sse
-from router.types import Lease, Tokens
+from router.types import Lease, Ticket, Tokens
 from router.upstream import foreign_events
 from router.upstream.foreign_events import Ending
+from router.upstream.translated_body import translated
+from router.upstream.translated_lines import LineTranslator
 
+TRANSLATED_PATHS = (PATH_OLLAMA_CHAT, PATH_OLLAMA_GENERATE)
+"""Paths of Ollama's dialect, which few servers know: they get the request in OpenAI's."""
 COUNT_ON_REQUEST_PATHS = frozenset((PATH_CHAT, PATH_COMPLETIONS))
 """Paths whose streams have token counts only on request."""
 REFUSAL_STATUSES = frozenset((400, 422))
@@ -77,9 +87,13 @@ class ForeignResponse:
     """One attempt at a third-party server: the body to send, and the token counts of its
     response."""
 
-    def __init__(self, path: str, body: bytes, *, stream: bool, may_add_count: bool) -> None:
+    def __init__(self, ticket: Ticket, *, may_add_count: bool) -> None:
         """`may_add_count` is True if the server accepts the field that requests token counts."""
-        self.body = body
+        self.path, self.body = ticket.path, ticket.body
+        self._lines: LineTranslator | None = None
+        """Translates the response for a client of Ollama; None for others."""
+        if ticket.path in TRANSLATED_PATHS:
+            self._translate(ticket)
         self.tokens: Tokens | None = None
         """Token counts found so far."""
         self.first_content_s: float | None = None
@@ -90,8 +104,21 @@ class ForeignResponse:
         """Outcome of a stream that has ended; None before its last event."""
         self._opening = b""
         """Events of a stream that precede all content."""
-        if may_add_count and stream and path in COUNT_ON_REQUEST_PATHS:
+        if may_add_count and ticket.stream and self.path in COUNT_ON_REQUEST_PATHS:
             self._add_count()
+
+    def _translate(self, ticket: Ticket) -> None:
+        made = translated(ticket.path, ticket.body, stream=ticket.stream)
+        self.path, self.body = made.path, made.body
+        self._lines = LineTranslator(
+            ticket.path, ticket.requested_model, hides_thinking=made.hides_thinking
+        )
+
+    def headers(self, given: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Returns the headers of a stream as its client gets it."""
+        if self._lines is None:
+            return given
+        return {**given, b"content-type": CONTENT_TYPE}
 
     def _add_count(self) -> None:
         fields = read_fields(self.body)
@@ -133,8 +160,13 @@ class ForeignResponse:
         only keep-alives."""
         return self._opening if sse.has_event(self._opening) else b""
 
+    def rest(self) -> bytes:
+        """Returns what the client still gets at the end of a stream."""
+        return b"" if self._lines is None else self._lines.end(self.tokens)
+
     def pass_on(self, events: bytes) -> bytes:
-        """Returns complete events without the one that the caller did not request."""
+        """Returns complete events without the one that the caller did not request, in the caller's
+        dialect."""
         self.ending = self.ending or foreign_events.ending(events)
         at = 0
         # A read may bring many events; only those with token counts are parsed.
@@ -144,12 +176,16 @@ class ForeignResponse:
                 events, at = events[:begin] + events[end:], begin
             else:
                 at = end
-        return events
+        return events if self._lines is None else self._lines.lines(events, self.tokens)
 
-    def read(self, body: bytes) -> None:
-        """Reads the token counts of a response that is not streamed."""
+    def read(self, status: int, body: bytes) -> bytes:
+        """Reads the token counts of a response that is not streamed; returns it in the caller's
+        dialect, errors as they are."""
         if _COUNT.search(body) is not None:
             self._learn(body)
+        if self._lines is None or status != 200:
+            return body
+        return self._lines.whole(body, self.tokens)
 
     def usage_record(self, lease: Lease, ended_s: float) -> Finished:
         """Returns the token counts and the times seen by the router in the form of a node's usage

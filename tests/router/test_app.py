@@ -71,9 +71,11 @@ async def test_registered_nodes_are_watched_from_the_start(
 async def test_health_is_liveness_and_ready_means_a_node(
     router: RunningRouter, start_node: StartNode
 ) -> None:
+    caller = await router.send("GET", "/health")
+    assert json.loads(await caller.body()) == {"status": "ok"}
+    caller = await router.send("GET", "/")
+    assert await caller.body() == b"Ollama is running"
     for path in ("/", "/health"):
-        caller = await router.send("GET", path)
-        assert json.loads(await caller.body()) == {"status": "ok"}
         caller = await router.send("HEAD", path, connection="close")
         assert await caller.head() == 200
         assert await caller.reader.read() == b""

@@ -14,7 +14,7 @@ from node.dialects.anthropic.signature import carrying_signature, hashed_signatu
 from node.dialects.base import Collected, ResponseHead
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
-from node.protocol.event_stream import ANTHROPIC_PING, event, event_head
+from node.protocol.event_stream import ANTHROPIC_PING, CONTENT_TYPE, event, event_head
 from node.protocol.messages import FinishReason
 
 
@@ -45,6 +45,7 @@ class MessageWriter:
     """Serializes one response of `/v1/messages`."""
 
     keep_alive = ANTHROPIC_PING
+    content_type = CONTENT_TYPE
 
     def __init__(self, head: ResponseHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
         """`diagnosed`: the request wants the reason of a cache miss, which is always

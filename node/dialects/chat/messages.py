@@ -128,7 +128,7 @@ def _with_more(content: Content, body: MessageBody) -> Content:
 
 def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
     calls = [
-        _call(call, f"call_{at}_{i}", f"{path}.tool_calls[{i}]")
+        read_call(call, f"call_{at}_{i}", f"{path}.tool_calls[{i}]")
         for i, call in enumerate(body.tool_calls or ())
     ]
     if body.function_call is not None:
@@ -138,7 +138,7 @@ def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
+def read_call(call: CallBody, own_id: str, path: str) -> ToolCall:
     """Parses a call. `own_id` is used if the call has no id; it depends on the message's position
     only, so that later requests give the call the same one."""
     if call.type not in (None, "function", "custom"):

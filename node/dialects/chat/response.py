@@ -13,7 +13,7 @@ from node.dialects.fields.openai_body import usage_fields
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.event_stream import DONE, KEEP_ALIVE, event, event_head
+from node.protocol.event_stream import CONTENT_TYPE, DONE, KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
@@ -78,6 +78,7 @@ class ChatWriter:
     JSON, and the suffix."""
 
     keep_alive = KEEP_ALIVE
+    content_type = CONTENT_TYPE
 
     def __init__(self, head: ResponseHead, style: ChatStyle) -> None:
         self._style = style

@@ -33,7 +33,7 @@ from node.dialects.fields.thinking import THINKING_FIELDS
 from node.errors import BadRequest, NodeError, Unsupported
 from node.ipc.messages import Accepted, Delta, Part
 from node.protocol.error_envelopes import openai_envelope
-from node.protocol.event_stream import DONE, KEEP_ALIVE, event, event_head
+from node.protocol.event_stream import CONTENT_TYPE, DONE, KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
@@ -181,6 +181,7 @@ class CompletionWriter:
     """Serializes the response to a completion request; every part is plain text."""
 
     keep_alive = KEEP_ALIVE
+    content_type = CONTENT_TYPE
 
     def __init__(self, head: ResponseHead, style: CompletionStyle) -> None:
         self._style = style

@@ -97,11 +97,17 @@ class FieldTable(Generic[Body]):
             parsed = self.body.model_validate_json(data)
         except ValidationError as exc:
             refuse_invalid(exc)
+        self.refuse(parsed)
+        return parsed
+
+    def refuse(self, parsed: Body, owner: str = "") -> None:
+        """Raises `Unsupported` for a refused field of a validated object, which is the member
+        `owner` of the body unless that is empty."""
         extra = parsed.model_extra or {}
         for name, refusal in self.refused.items():
             if not refusal.is_neutral(extra.get(name)):
-                raise Unsupported(refusal.why or _not_accepted(name, refusal.accepted), param=name)
-        return parsed
+                path = f"{owner}.{name}" if owner else name
+                raise Unsupported(refusal.why or _not_accepted(path, refusal.accepted), param=path)
 
 
 def _not_accepted(name: str, accepted: str) -> str:

@@ -24,7 +24,7 @@ from node.dialects.responses.response import (
 from node.errors import NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.error_envelopes import response_error
-from node.protocol.event_stream import KEEP_ALIVE, event, event_head
+from node.protocol.event_stream import CONTENT_TYPE, KEEP_ALIVE, event, event_head
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
@@ -130,6 +130,7 @@ class ResponseWriter:
     `snapshot` returns the response so far, and `record` what the response store keeps."""
 
     keep_alive = KEEP_ALIVE
+    content_type = CONTENT_TYPE
 
     def __init__(
         self, request: TextRequest, facts: ResponseFacts, items: Sequence[Item], head: ResponseHead

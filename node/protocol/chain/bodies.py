@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from node.protocol.chain import ollama_bodies
 from node.protocol.chain.canonical import (
     END,
     GAP,
@@ -32,7 +33,14 @@ from node.protocol.chain.tools import (
 )
 from node.protocol.chain.volatile import without_volatile_lines
 from node.protocol.media import line_of
-from node.protocol.paths import PATH_CHAT, PATH_COMPLETIONS, PATH_MESSAGES, PATH_RESPONSES
+from node.protocol.paths import (
+    PATH_CHAT,
+    PATH_COMPLETIONS,
+    PATH_MESSAGES,
+    PATH_OLLAMA_CHAT,
+    PATH_OLLAMA_GENERATE,
+    PATH_RESPONSES,
+)
 
 
 class ResponseOutput(NamedTuple):
@@ -45,7 +53,7 @@ class ResponseOutput(NamedTuple):
 
 def output_items(output: ResponseOutput) -> list[bytes]:
     """The items by which the client repeats the response in its next request."""
-    if output.path == PATH_COMPLETIONS:
+    if output.path in (PATH_COMPLETIONS, PATH_OLLAMA_GENERATE):
         return []
     if output.path == PATH_RESPONSES:
         return [
@@ -273,6 +281,8 @@ DIALECTS: Mapping[str, Dialect] = {
     PATH_CHAT: Dialect(_chat_preamble, _messages, _chat_forms),
     PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_forms, has_list=False),
     PATH_MESSAGES: Dialect(_anthropic_preamble, _messages, _anthropic_forms),
+    PATH_OLLAMA_CHAT: ollama_bodies.CHAT,
+    PATH_OLLAMA_GENERATE: ollama_bodies.GENERATE,
     PATH_RESPONSES: Dialect(response_preamble, response_items, response_forms),
 }
 """Dialects by path. Paths of endpoints that prefill nothing are missing."""

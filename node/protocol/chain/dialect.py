@@ -30,6 +30,9 @@ class Dialect(NamedTuple):
     forms: Forms
     has_list: bool = True
     """False if a JSON list is itself an item."""
+    options: Callable[[Fields], Fields] | None = None
+    """Returns the options that change a prompt from its first token on, under the names of a chat;
+    None if the dialect names them so itself."""
 
 
 objects = msgspec.json.Decoder(list[dict[str, Any]] | None).decode

@@ -127,8 +127,10 @@ class PrefixHasher:
         dialect = DIALECTS.get(path)
         if dialect is None:
             return None
+        options = dialect.options
         try:
-            return self._chain(fields, dialect, seed(fields, model, salt), head)
+            begin = seed(fields if options is None else options(fields), model, salt)
+            return self._chain(fields, dialect, begin, head)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             return None
 

@@ -64,7 +64,7 @@ async def unload_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
     views = [chosen_node(core, model, order.node)] if order.node else nodes_with(core, model)
-    holders = [view for view in views if _status(view, model).state in READY_OR_LOADING]
+    holders = _holders(views, model)
     if not holders:
         where = f"on {order.node}" if order.node else "on any node that can be reached"
         raise Conflict(f"The model {model!r} is not loaded {where}.", param="model")
@@ -72,6 +72,15 @@ async def unload_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
     started_s = time.monotonic()
     done = await _unload_each(admin, model, holders)
     return OrderDone(model=model, nodes=tuple(done), took_s=time.monotonic() - started_s)
+
+
+def holders_of(core: Core, model: str) -> list[NodeView]:
+    """Lists the reachable agents that have the model loaded, or load it."""
+    return _holders(nodes_with(core, model), model)
+
+
+def _holders(views: list[NodeView], model: str) -> list[NodeView]:
+    return [view for view in views if _status(view, model).state in READY_OR_LOADING]
 
 
 def _check_pins(core: Core, model: str, views: list[NodeView]) -> None:

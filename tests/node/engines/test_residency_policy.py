@@ -1,5 +1,6 @@
 """Tests the settings of a model's residency, by the agent's settings and by routers."""
 
+from math import inf
 from pathlib import Path
 
 from node.engines.residency_policy import Residency, ResidencyPolicy
@@ -84,3 +85,15 @@ def test_a_router_that_vanishes_leaves_no_maintenance_behind() -> None:
     residency.set(Policies("a", {}, in_maintenance=True))
     assert residency.lapse(0.0) == () and residency.pins == frozenset()
     assert residency.lapse(POLICIES_LAPSE_S) == ("a",) and residency.pins == {"m"}
+
+
+def test_what_a_client_wants_counts_unless_a_router_or_a_pin_says_otherwise() -> None:
+    residency = residency_policy(pins=("p",))
+    for name in ("m", "p"):
+        residency.keep(name, 7.0)
+    assert residency.of("m") == Residency(pinned=False, keep_alive_s=7.0)
+    assert residency.of("p").pinned
+    residency.keep("m", inf)
+    assert residency.of("m").keep_alive_s is None
+    residency.set(Policies("r", {"m": ModelPolicy(keep_alive_s=5.0)}))
+    assert residency.of("m").keep_alive_s == 5.0

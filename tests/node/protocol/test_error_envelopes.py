@@ -9,6 +9,7 @@ from node.errors import BadRequest, NodeError
 from node.protocol.error_envelopes import (
     Failure,
     anthropic_envelope,
+    ollama_envelope,
     openai_envelope,
     response_error,
 )
@@ -16,6 +17,17 @@ from router.errors import BadRequest as RouterBadRequest
 from router.errors import RouterError
 
 ERRORS: list[Failure] = [BadRequest("No.", param="n"), RouterBadRequest("No.", param="n")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_ollama_s_clients_read_a_text(error: Failure) -> None:
+    assert json.loads(ollama_envelope(error, {"position": 1})) == {
+        "error": "No.",
+        "type": "invalid_request_error",
+        "code": "invalid_value",
+        "param": "n",
+        "position": 1,
+    }
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -6,7 +6,10 @@ from node.errors import UnknownPath
 from node.protocol.paths import ApiDialect, dialect_of, hint
 from router.errors import UnknownPath as RouterUnknownPath
 
-RULE = "OpenAI's clients take a base URL that ends in /v1, Anthropic's the URL without it."
+RULE = (
+    "OpenAI's clients take a base URL that ends in /v1, Anthropic's and Ollama's the URL "
+    "without it."
+)
 
 
 @pytest.mark.parametrize("kind", [UnknownPath, RouterUnknownPath])
@@ -14,6 +17,7 @@ def test_a_base_url_without_its_version_is_named(kind: type[UnknownPath]) -> Non
     assert kind.at("/chat/completions").message == (
         f"There is nothing at /chat/completions. /v1/chat/completions is there: {RULE}"
     )
+    assert "/api/chat may be there: " in kind.at("/v1/api/chat").message
     assert "/v1/messages may be there: " in kind.at("/v1/v1/messages").message
 
 
@@ -40,6 +44,9 @@ def test_a_path_is_repeated_no_further_than_anybody_reads() -> None:
         ("/v1/messages", ApiDialect.ANTHROPIC),
         ("/v1/messages/count_tokens", ApiDialect.ANTHROPIC),
         ("/v1/messages/nothing", ApiDialect.ANTHROPIC),
+        ("/api/chat", ApiDialect.OLLAMA),
+        ("/api/nothing", ApiDialect.OLLAMA),
+        ("/api", ApiDialect.OPENAI),
     ],
 )
 def test_the_path_determines_the_dialect(path: str, dialect: ApiDialect) -> None:

@@ -34,8 +34,9 @@ async def test_health_and_readiness_are_open_to_everyone(tmp_path: Path) -> None
         running(tmp_path) as agent,
         httpx.AsyncClient(base_url=agent.client.base_url) as stranger,
     ):
+        assert (await stranger.get("/health")).json() == {"status": "ok"}
+        assert (await stranger.get("/")).text == "Ollama is running"
         for path in ("/", "/health"):
-            assert (await stranger.get(path)).json() == {"status": "ok"}
             answer = await stranger.head(path)
             assert (answer.status_code, answer.content) == (200, b"")
         assert (await stranger.get("/ready")).status_code == 200

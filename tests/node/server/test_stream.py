@@ -11,6 +11,7 @@ from node.agent.batch import Batch
 from node.dialects.anthropic.body import read_messages
 from node.dialects.base import ResponseHead, Writer
 from node.dialects.chat.body import read_chat
+from node.dialects.ollama.chat import OllamaRequest, read_ollama_chat
 from node.dialects.responses.body import read_responses
 from node.engines.lease import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
@@ -183,6 +184,25 @@ async def test_a_dialect_whose_keep_alive_is_an_event_has_the_comments_before_it
     writer = EventStream(parsed.writer(ResponseHead("id", "m", 0)), wire.send, [])
     await writer.run(batches(*steps), 0.0)
     assert wire.bodies[:3] == [ping, b": loading m 50 %\n\n" + ping, b": prefill 50 %\n\n" + ping]
+
+
+async def test_a_dialect_without_comments_has_spaces_before_its_lines() -> None:
+    body = json.dumps(chat_body()).encode()
+    parsed = read_ollama_chat(body, str)
+    assert isinstance(parsed, OllamaRequest)
+    steps: tuple[Batch, ...] = (
+        [],
+        ModelAwaited("m", 0.5),
+        Progress("u", 1, 2),
+        [delta("a", finish=FinishReason.STOP)],
+    )
+    wire = Wire()
+    writer = EventStream(parsed.writer(ResponseHead("id", "m", 0)), wire.send, [])
+    await writer.run(batches(*steps), 0.0)
+    assert wire.messages[0]["headers"][0] == (b"content-type", b"application/x-ndjson")
+    assert wire.bodies[:3] == [b" "] * 3
+    lines = [json.loads(line) for line in b"".join(wire.bodies).splitlines()]
+    assert [line["message"]["content"] for line in lines] == ["a", ""]
 
 
 async def test_tokens_without_text_are_silence() -> None:

@@ -435,10 +435,11 @@ async def test_a_kept_connection_serves_after_an_error(
 @given(st.binary(max_size=40))
 def test_any_bytes_are_parsed_or_a_bad_request(data: bytes) -> None:
     for body in (data, b'{"model":"' + data + b'"}', b'{"model":"m","' + data + b'":1}'):
-        try:
-            with_model(parse_routing(body, continues=True).fields, "x")
-        except BadRequest as error:
-            assert error.status == 400
+        for path in ("/v1/responses", "/api/chat"):
+            try:
+                with_model(parse_routing(body, path).fields, "x")
+            except BadRequest as error:
+                assert error.status == 400
 
 
 JSON = st.recursive(
@@ -456,6 +457,6 @@ JSON = st.recursive(
 )
 def test_splicing_changes_the_model_only(fields: dict[str, Any], model: str) -> None:
     body = json.dumps({**fields, "model": "alias"}).encode()
-    spliced = json.loads(with_model(parse_routing(body).fields, model))
+    spliced = json.loads(with_model(parse_routing(body, CHAT).fields, model))
     assert spliced == {**fields, "model": model}
     assert list(spliced) == list(json.loads(body))

@@ -115,6 +115,7 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: ApiDialect) -> 
                 "error": {"type": "api_error", "message": "Gone."},
             },
         ),
+        (ApiDialect.OLLAMA, {"error": "Gone.", "type": "server_error", "code": "c"}),
     ],
 )
 def test_an_event_spells_the_error_in_its_dialect(
@@ -133,10 +134,11 @@ def test_where_a_request_stood_is_a_part_of_the_error(
     error = kind()
     error.position, error.estimated_wait_s = 3, 12.0
     standing = {"position": 3, "estimated_wait_s": 12.0}
-    assert json.loads(error_body(error, dialect))["error"].items() >= standing.items()
-    event = json.loads(event_body(error, dialect))
-    error_fields = event if dialect is ApiDialect.RESPONSES else event["error"]
-    assert error_fields.items() >= standing.items()
+    body, event = (json.loads(encode(error, dialect)) for encode in (error_body, event_body))
+    is_flat = dialect is ApiDialect.OLLAMA
+    assert (body if is_flat else body["error"]).items() >= standing.items()
+    is_flat = is_flat or dialect is ApiDialect.RESPONSES
+    assert (event if is_flat else event["error"]).items() >= standing.items()
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,7 @@ def test_a_request_that_nobody_has_seen_is_refused_in_the_dialect_of_its_path(
             "code": refusal.code,
         },
     }
+    assert json.loads(refusal_body(refusal, "/api/chat"))["error"] == "Why."
     answer = json.loads(refusal_body(refusal, "/v1/messages"))
     assert answer["type"] == "error"
     assert answer["error"]["message"] == "Why."

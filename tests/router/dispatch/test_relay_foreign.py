@@ -445,3 +445,79 @@ async def test_a_model_that_is_here_and_there_does_not_leave_when_the_nodes_are_
     error = await caller.error()
     assert (caller.status, error["code"]) == (503, "no_node_ready")
     assert "the key lacks the scope external" in error["message"]
+
+
+# --- clients of Ollama ---
+
+
+OLLAMA = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "options": {"seed": 1}}
+
+
+async def test_a_client_of_ollama_s_gets_a_translation(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    node = await add(router, start_node, counted)
+    caller = await router.post(OLLAMA, "/api/chat")
+    lines = [json.loads(line) for line in (await caller.body()).splitlines()]
+    assert caller.status == 200 and caller.headers["content-type"] == "application/x-ndjson"
+    assert [line["message"]["content"] for line in lines] == ["hello", ""]
+    assert (lines[-1]["done"], lines[-1]["eval_count"]) == (True, 7)
+    (body,) = bodies(node)
+    assert body["seed"] == 1 and body["stream_options"] == {"include_usage": True}
+    written = await row(router)
+    assert (written.prompt_tokens, written.completion_tokens) == (11, 7)
+    await ended(router, OUTCOME_SERVED)
+
+
+async def test_a_client_of_ollama_s_gets_a_whole_response(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def whole_chat(request: Request) -> None:
+        answer = {
+            "choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+        }
+        await request.answer(json.dumps(answer).encode())
+
+    await add(router, start_node, whole_chat)
+    body = {"model": "m", "prompt": "hi", "stream": False}
+    caller = await router.post(body, "/api/generate")
+    answer = json.loads(await caller.body())
+    assert caller.headers["content-type"] == "application/json"
+    assert (answer["response"], answer["done"], answer["prompt_eval_count"]) == ("hello", True, 3)
+
+
+@pytest.mark.parametrize("body", [b'{"error":{"message":"No such field."}}', b"No such field."])
+async def test_a_client_of_ollama_s_gets_a_server_s_error_as_a_text(
+    router: RunningRouter, start_node: StartNode, body: bytes
+) -> None:
+    async def refuse(request: Request) -> None:
+        await request.answer(body, "400 Bad Request")
+
+    await add(router, start_node, refuse)
+    caller = await router.post(OLLAMA, "/api/chat")
+    assert "No such field." in json.loads(await caller.body())["error"]
+    assert caller.status == 400
+
+
+async def test_an_error_that_begins_a_stream_is_a_status_for_a_client_of_ollama_s(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def fail(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(b'data: {"error":{"message":"Gone.","type":"server_error"}}\n\n')
+        await request.end_stream()
+
+    await add(router, start_node, fail)
+    caller = await router.post(OLLAMA, "/api/chat")
+    assert json.loads(await caller.body())["error"] == "Gone."
+    assert caller.status == 502
+
+
+async def test_a_model_of_a_server_needs_no_load(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    node = await add(router, start_node, counted)
+    caller = await router.post({"model": "m"}, "/api/generate")
+    assert json.loads(await caller.body())["done_reason"] == "load"
+    assert bodies(node) == []

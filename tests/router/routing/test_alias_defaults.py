@@ -115,6 +115,30 @@ def test_limits_go_by_their_names_on_each_path() -> None:
     }
 
 
+def test_defaults_for_ollama_s_clients_are_options() -> None:
+    defaults = {
+        "temperature": 0.2,
+        "repetition_penalty": 1.1,
+        "max_tokens": 50,
+        "stop": "END",
+        "max_thinking_tokens": 9,
+    }
+    options = {"temperature": 0.2, "repeat_penalty": 1.1, "num_predict": 50, "stop": "END"}
+    for path in ("/api/chat", "/api/generate"):
+        made = {"options": options, "max_thinking_tokens": 9}
+        assert added({}, defaults, path) == made
+        own = {"options": {"num_predict": 7, "temperature": None}}
+        merged = {**options, "num_predict": 7}
+        assert added(own, defaults, path) == {**made, "options": merged}
+        assert added({}, {"reasoning_effort": "none"}, path) == {"think": False}
+        assert added({}, {"reasoning_effort": "low"}, path) == {"think": "low"}
+        assert added({}, {"enable_thinking": True}, path) == {"think": True}
+        assert added({"think": False}, {"reasoning_effort": "low"}, path) == {}
+    kwargs = {"chat_template_kwargs": {"a": 1}}
+    assert added({}, kwargs, "/api/chat") == kwargs
+    assert added({}, kwargs, "/api/generate") == {}
+
+
 def test_anthropic_s_temperature_ends_at_one() -> None:
     assert added({}, {"temperature": 1.5}, MESSAGES) == {"temperature": 1}
     assert added({}, {"temperature": 1.5}) == {"temperature": 1.5}

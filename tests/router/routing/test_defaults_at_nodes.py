@@ -14,6 +14,8 @@ from pydantic import ValidationError
 from node.dialects.anthropic.body import read_count_tokens, read_messages
 from node.dialects.chat.body import read_chat
 from node.dialects.completions.completions import read_completion
+from node.dialects.ollama.chat import read_ollama_chat
+from node.dialects.ollama.generate import read_ollama_generate
 from node.dialects.responses.body import read_responses
 from node.errors import NodeError
 from node.protocol.chain.prefix import read_fields
@@ -30,6 +32,8 @@ PATHS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
     "/v1/responses": (read_responses, {"input": "hi"}),
     "/v1/messages": (read_messages, {**MESSAGES, "max_tokens": 9}),
     PATH_COUNT_TOKENS: (read_count_tokens, MESSAGES),
+    "/api/chat": (lambda body: read_ollama_chat(body, str), MESSAGES),
+    "/api/generate": (lambda body: read_ollama_generate(body, str), {"prompt": "hi"}),
 }
 DEFAULTS: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, 1.5, 2),
@@ -63,6 +67,8 @@ SENT: dict[str, tuple[Any, ...]] = {
     "max_thinking_tokens": (0, 70),
     "thinking_budget": (60,),
     "chat_template_kwargs": ({"enable_thinking": True}, {"style": "long"}, {}, None),
+    "think": (True, False, "low", None),
+    "options": ({"temperature": 0.2, "stop": ["x"]}, {"num_predict": 3}, {}, None),
 }
 """Values that callers send for the same things, each on some paths."""
 

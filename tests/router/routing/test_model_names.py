@@ -168,3 +168,15 @@ def test_a_model_name_with_an_at_sign_is_no_node_s() -> None:
     names.put(alias("odd", "m@nowhere"))
     with pytest.raises(UnknownModel):
         names.route("odd")
+
+
+def test_a_name_may_have_the_tag_of_ollama_s_lists() -> None:
+    names = names_with("org/small", "llama3:8b", "gemma:latest")
+    for name, meant in (
+        ("org/small:latest", "org/small"),
+        ("fast:latest", "fast"),
+        ("llama3:8b", "llama3:8b"),
+        ("gemma", "gemma:latest"),
+        ("other:latest", "other:latest"),
+    ):
+        assert names.untagged(name) == meant

@@ -97,6 +97,16 @@ def test_each_answer_to_each_prompt_costs(body: bytes, answers: int) -> None:
     assert cost == pytest.approx(answers * 100 * 10 / 1e6, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [(b'{"num_predict":100}', 100), (b'{"num_predict":-1}', OUTPUT_TOKENS), (b"7", OUTPUT_TOKENS)],
+)
+def test_a_limit_may_be_one_of_ollama_s_options(options: bytes, tokens: int) -> None:
+    fields = read_fields(b'{"messages":[],"options":%b}' % options)
+    cost = World().budgets.cost_bound(CLOUD, fields, None)
+    assert cost == pytest.approx(tokens * 10 / 1e6, rel=0.1)
+
+
 @pytest.mark.parametrize("value", [b"0", b"-5", b"null", b'"9"', b"[]", b"1e999", b"true"])
 def test_a_limit_that_is_none_is_as_if_it_were_not_there(value: bytes) -> None:
     fields = read_fields(b'{"max_tokens":%b,"max_output_tokens":7}' % value)

@@ -11,7 +11,7 @@ from router.client import sse
 from router.types import Tokens
 from router.upstream.foreign import ForeignResponse
 from router.upstream.foreign_events import Ending
-from tests.router.conftest import CHAT, lease
+from tests.router.conftest import CHAT, lease, ticket
 
 COMPLETIONS = "/v1/completions"
 BODY = b'{ "model" : "m","stream": true, "temperature": 1.50 }'
@@ -35,7 +35,8 @@ CACHED = {"ollama": 0, "lm studio": 5, "llama.cpp": 5}
 def answer(
     body: bytes = BODY, path: str = CHAT, *, stream: bool = True, may_add_count: bool = True
 ) -> ForeignResponse:
-    return ForeignResponse(path, body, stream=stream, may_add_count=may_add_count)
+    sent = ticket(path=path, body=body, stream=stream)
+    return ForeignResponse(sent, may_add_count=may_add_count)
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -124,7 +125,7 @@ def test_the_word_in_a_text_is_no_count() -> None:
 
 def test_a_whole_answer_reports_its_count() -> None:
     response = answer(stream=False)
-    response.read(b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}')
+    response.read(200, b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}')
     assert response.tokens == Tokens(9, 0, 2)
 
 

@@ -41,6 +41,7 @@ from tests.node.protocol.bodies import (
 BILLING = "x-anthropic-billing-header: cc_version=1; cch=4ab;\n"
 HELLO = [Turn("hello")]
 
+OLLAMA_CHAT, OLLAMA_GENERATE = "/api/chat", "/api/generate"
 each_dialect = pytest.mark.parametrize("path", DIALECTS)
 few = settings(max_examples=40, deadline=None)
 
@@ -220,6 +221,49 @@ def test_all_dialects_have_one_chain_for_one_prompt() -> None:
     assert all(chain.hashes == chains[0].hashes for chain in chains)
     # A system prompt that is a field is no item.
     assert [(len(chain.items), chain.preamble) for chain in chains] == [(2, 1), (1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "chats"),
+    [
+        ({}, {}),
+        ({"think": True}, {"enable_thinking": True}),
+        ({"think": False}, {"reasoning_effort": "none"}),
+        ({"think": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"options": {"seed": 1}, "keep_alive": 5, "think": None}, {"seed": 1}),
+    ],
+)
+@given(turns=CONVERSATION)
+def test_a_chat_of_ollama_s_has_the_chain_of_a_chat(
+    ours: dict[str, Any], chats: dict[str, Any], turns: list[Turn]
+) -> None:
+    known = chain_of(body(CHAT, turns, "sys", **chats), CHAT)
+    spelled = body(CHAT, turns, "sys", **ours)
+    for message in spelled["messages"]:
+        if message["role"] == "tool":
+            message["tool_name"] = message.pop("tool_call_id")
+        for call in message.get("tool_calls", ()):
+            del call["id"]
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    assert chain_of(spelled, OLLAMA_CHAT) == known
+
+
+def test_a_picture_of_ollama_s_is_the_line_of_a_chat_s() -> None:
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    parts = [image, {"type": "text", "text": "a"}]
+    for role in ("user", "assistant"):
+        theirs = {"messages": [{"role": role, "content": "a", "images": ["eA=="]}]}
+        ours = {"messages": [{"role": role, "content": parts}]}
+        assert chain_of(theirs, OLLAMA_CHAT) == chain_of(ours, CHAT)
+
+
+def test_a_prompt_of_ollama_s_has_the_chain_of_a_user_s_message_or_of_a_completion() -> None:
+    messages = [{"role": "system", "content": "sys"}, {"role": "user", "content": "hi"}]
+    chat = chain_of({"messages": messages}, CHAT)
+    generate = chain_of({"system": "sys", "prompt": "hi", "images": None}, OLLAMA_GENERATE)
+    assert (generate.hashes, generate.preamble) == (chat.hashes, 1)
+    raw = chain_of({"prompt": "hi", "raw": True}, OLLAMA_GENERATE)
+    assert raw.hashes == chain_of({"prompt": "hi"}, COMPLETIONS).hashes
 
 
 @given(text=TEXT, more=TEXT)
