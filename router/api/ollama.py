@@ -25,7 +25,7 @@ from node.protocol.paths import (
 )
 from router.api.admin.bodies import ModelOrder
 from router.api.admin.gate import Admin
-from router.api.admin.models import best_node, client_of, holders_of, unload_model
+from router.api.admin.models import client_of, holders_of, node_for_load, unload_model
 from router.api.bodies import (
     PROMPT_FIELDS,
     ClientDisconnected,
@@ -145,7 +145,7 @@ class Ollama:
         """Loads a model, unless it is ready somewhere, as it always is on third-party servers."""
         found = [view.model(model) for view in self._core.fleet.snapshot if view.reachable]
         if not any(status is not None and status.state is ModelState.READY for status in found):
-            view = best_node(self._core, model)
+            view = node_for_load(self._core, model)
             await client_of(self._core, view).control.load(model)
 
     # --- models ------------------------------------------------------------------------------
