@@ -15,6 +15,7 @@ SCOPE_ADMIN = "admin"
 SCOPE_INFERENCE = "inference"
 SCOPES = (SCOPE_ADMIN, SCOPE_INFERENCE, SCOPE_EXTERNAL)
 
+KEY_PREFIX = "mlxf-"
 _PREFIX_CHARS = 11
 
 
@@ -25,7 +26,7 @@ def digest(key: str) -> str:
 
 def new_key() -> tuple[str, str, str]:
     """Makes a key of 128 random bits and returns (key, visible prefix, digest)."""
-    key = "mlxf-" + secrets.token_hex(16)
+    key = KEY_PREFIX + secrets.token_hex(16)
     return key, key[:_PREFIX_CHARS], digest(key)
 
 

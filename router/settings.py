@@ -160,6 +160,11 @@ def key_of_environment() -> str:
     return os.environ.get(ENV_KEY, "").strip()
 
 
+def variable(name: str) -> str:
+    """Returns a variable of another program; empty if it is not set."""
+    return os.environ.get(name, "")
+
+
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings in environment variables. Raises `StartError` that names variable and value."""
     try:

@@ -26,6 +26,8 @@ from node.dialects.ollama.options import OPTIONS
 from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import OutputLayout, ReasoningFormat, ToolFormat
+from router.commands.connect.clients import CLIENTS, Client
+from router.commands.connect.setup import Endpoint
 from tests.command_lines import ALL_COMMANDS, options_of
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -210,7 +212,7 @@ def command_page(path: str) -> str:
     return f"reference/cli-{program}{suffix}.md"
 
 
-_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore")
+_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore", "connect")
 
 
 def _option_tables(page: str) -> dict[str, Callable[[], str]]:
@@ -220,6 +222,19 @@ def _option_tables(page: str) -> dict[str, Callable[[], str]]:
         for path, command in ALL_COMMANDS
         if command_page(path) == page and options_of(command)
     }
+
+
+# --- settings of clients ---------------------------------------------------------------------
+
+
+def client_settings(client: Client) -> str:
+    """What `router connect` prints for a client, as blocks of a page."""
+    place = Endpoint("http://127.0.0.1:8800", "KEY", "MODEL", 32768)
+    return "\n".join(
+        (f"`{block.file.path}`:\n\n" if block.file else "")
+        + f"```{block.language}\n{block.text}```\n"
+        for block in client.setup(place).blocks()
+    )
 
 
 # --- pages -----------------------------------------------------------------------------------
@@ -253,6 +268,9 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "reference/ollama.md": {
         "ollama-fields": partial(field_details, OLLAMA_TABLES),
         "ollama-options": partial(field_details, {"options": OPTIONS}),
+    },
+    "guides/agents.md": {
+        f"connect-{each.name}": partial(client_settings, each) for each in CLIENTS.values()
     },
     "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
     "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},

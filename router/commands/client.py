@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from node.protocol.paths import PATH_MODELS
 from router.commands.connection import (
     ConnectFailed,
     RouterRequest,
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8800"
 RESPONSE_TIMEOUT_S = 30.0
+_UNAUTHORIZED = 401
 _JSON = {"content-type": "application/json"}
 
 
@@ -133,6 +135,26 @@ class AdminClient:
         if not response.is_success:
             raise refused(self.access, response, self.access.admin_key_file)
 
+    def models(self, key: str) -> list[Any]:
+        """Returns the models that requests with the key may name; the admin's if it is empty."""
+        response = self._models(key)
+        if response.status == _UNAUTHORIZED and key:
+            raise CommandFailed(f"{self.access.url} refuses the key that was given.")
+        if not response.is_success:
+            raise refused(self.access, response, self.access.admin_key_file)
+        try:
+            return list(response.json()["data"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
+
+    def accepts(self, key: str) -> bool:
+        """Returns True if requests with that key are served."""
+        return self._models(key).is_success
+
+    def _models(self, key: str) -> RouterResponse:
+        request = RouterRequest("GET", f"{self.access.url}{PATH_MODELS}", RESPONSE_TIMEOUT_S)
+        return self._response(request, self._send, key)
+
     def _request(
         self,
         method: str,
@@ -151,12 +173,12 @@ class AdminClient:
         except ValueError as error:
             raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
 
-    def _response(self, request: RouterRequest, send: Send) -> RouterResponse:
-        """Sends the request. At its first start a router opens its port before it writes its key
-        file, so that a request without a key that gets 401 is sent again if there is a key by
-        then."""
+    def _response(self, request: RouterRequest, send: Send, own_key: str = "") -> RouterResponse:
+        """Sends the request, with the admin's key if it has none of its own. At its first start a
+        router opens its port before it writes its key file, so that a request without a key that
+        gets 401 is sent again if there is a key by then."""
         try:
-            key = self.access.admin_key()
+            key = own_key or self.access.admin_key()
             response = send(_with_key(request, key))
             if response.status == 401 and not key and (key := self.access.admin_key()):
                 response = send(_with_key(request, key))

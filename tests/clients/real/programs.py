@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from router.commands.connect.clients import KEY_VARIABLE
 from tests.clients.real.namespace import ROOT
 
 LARGE, SMALL = "large", "small"
@@ -141,7 +142,7 @@ class Codex:
         )
 
     def environment(self, place: Place) -> Mapping[str, str]:
-        return {"MLX_FLEET_KEY": place.key}
+        return {KEY_VARIABLE: place.key}
 
     def command(self, place: Place, prompt: str, *, goes_on: bool) -> list[str]:
         where = ["resume", "--last"] if goes_on else ["--sandbox", "danger-full-access"]
@@ -179,7 +180,7 @@ class OpenCode:
 
     def environment(self, place: Place) -> Mapping[str, str]:
         off = ("AUTOUPDATE", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE")
-        return {"MLX_FLEET_KEY": place.key, **{f"OPENCODE_DISABLE_{name}": "1" for name in off}}
+        return {KEY_VARIABLE: place.key, **{f"OPENCODE_DISABLE_{name}": "1" for name in off}}
 
     def command(self, place: Place, prompt: str, *, goes_on: bool) -> list[str]:
         more = ["--continue"] if goes_on else []
