@@ -141,14 +141,11 @@ def _response_limits(settings: Settings) -> StoreLimits:
 
 def build_agent(settings: Settings) -> Agent:
     """The agent without its HTTP side. Raises `StartError` and `CannotStart`."""
-    awake.need_command(settings.stay_awake)
     machine = read_machine(this_kernel())
-    limit_bytes = memory_limit_bytes(settings, machine)
+    store = build_store(settings)
+    limit_bytes = check_settings(settings, machine, store)
     is_scripted = settings.engine == "scripted"
     script_json = encode_script(_script(settings)) if is_scripted else ""
-    store = build_store(settings)
-    # A folder that cannot be read stops the start here, with a one-line error.
-    _check_pins(store.list(), settings, limit_bytes, has_gpu=machine.has_gpu)
     return Agent(
         Identity(node_id=load_node_id(settings), version=own_version(), chip=machine.chip),
         store,
@@ -156,6 +153,16 @@ def build_agent(settings: Settings) -> Agent:
         EngineKind(settings, machine, script_json),
         read_plan(settings.warm),
     )
+
+
+def check_settings(settings: Settings, machine: Machine, store: ModelStore) -> int:
+    """The memory limit. Raises `StartError` and `CannotStart` if the settings do not go together
+    with this machine and its models."""
+    awake.need_command(settings.stay_awake)
+    limit_bytes = memory_limit_bytes(settings, machine)
+    # A folder that cannot be read stops the start here, with a one-line error.
+    _check_pins(store.list(), settings, limit_bytes, has_gpu=machine.has_gpu)
+    return limit_bytes
 
 
 def _check_pins(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import NodeError, StartError
-from node.settings import Settings
+from node.settings import Settings, sources
 from serving.errors import CannotStart
 from serving.setting import help_of
 from serving.setting_kinds import one_of
@@ -33,6 +33,8 @@ app = typer.Typer(
 
 cache = typer.Typer(help="The prefix cache.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
+config = typer.Typer(help="The file with the agent's settings.", no_args_is_help=True)
+app.add_typer(config, name="config")
 
 Home = Annotated[Path | None, typer.Option(help=help_of(Settings, "home"), metavar="FOLDER")]
 Url = Annotated[str | None, typer.Option(help="The agent's address, if not this machine's.")]
@@ -44,7 +46,7 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
 
 @app.callback()
-def _options(
+def _program(
     version: Annotated[bool, version_option(NAME)] = False,
 ) -> None:
     pass
@@ -54,17 +56,57 @@ def _options(
 @with_settings(Settings)
 def serve(**given: Any) -> None:
     """Serve the models of this machine."""
+    from node.commands.configuration import valid_settings
     from node.commands.serve import serve as run
 
-    run(_settings(given))
+    read = sources(_options(given))
+    run(valid_settings(read), read)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
     from node.commands.configuration import read_settings
 
-    return read_settings(
-        {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    )
+    return read_settings(_options(given))
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a command, with lists as settings have them."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
+
+
+@config.command()
+@with_settings(Settings, only=("home",))
+def init(
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    **given: Any,
+) -> None:
+    """Write a file with every setting, its meaning and its default."""
+    from node.commands import config as command
+
+    command.init(sources(_options(given)), force=force)
+
+
+@config.command()
+@with_settings(Settings, only=("home",))
+def check(**given: Any) -> None:
+    """Name every mistake in the file and in the environment."""
+    from node.commands import config as command
+
+    if not command.check(sources(_options(given))):
+        raise typer.Exit(1)
+
+
+@config.command()
+@with_settings(Settings)
+def show(*, as_json: Json = False, **given: Any) -> None:
+    """Show each setting, and where it is set."""
+    from node.commands import config as command
+
+    if not command.show(sources(_options(given)), as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command("token")

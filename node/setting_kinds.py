@@ -7,9 +7,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from serving import units
 from serving.setting import BadSetting, Kind
 from serving.setting_kinds import keyed, read_duration_s, read_flag, read_path, read_text
 
@@ -17,7 +19,36 @@ AUTO_BYTES = -1
 """The value of `auto`, so that it overrides a variable's size when it is given as an option."""
 _OBJECT_BEGIN = re.compile(r"[\s,]*(?:([^\s={},]+)\s*=\s*)?\{")
 _LIST_END = re.compile(r"[\s,]*")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeShare:
+    """A size as a share of another one, which is known once the machine is."""
+
+    percent: float
+
+    def of(self, size_bytes: int) -> int:
+        return int(size_bytes * self.percent / 100)
+
+    def __str__(self) -> str:
+        return f"{self.percent:g}%"
+
+
+def read_size_or_share(text: str) -> int | SizeShare:
+    """A size, or N% of what the setting's help names. Raises `BadSetting`."""
+    found = _SHARE.fullmatch(text.strip())
+    if found is None:
+        try:
+            return read_bytes(text)
+        except BadSetting:
+            raise BadSetting(
+                f"{text!r} is not a size; write it as 12GB or 12GiB, or as a share, such as 80%."
+            ) from None
+    if not 0 < float(found[1]) <= 100:
+        raise BadSetting(f"A share is more than 0% and at most 100%, not {text!r}.")
+    return SizeShare(float(found[1]))
 
 
 def read_bytes(text: str) -> int:
@@ -30,14 +61,14 @@ def read_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 
-def read_disk_bytes(text: str) -> int:
-    """A size, `off` (0) or `auto` (`AUTO_BYTES`). Raises `BadSetting`."""
+def read_disk_bytes(text: str) -> int | SizeShare:
+    """A size, a share, `off` (0) or `auto` (`AUTO_BYTES`). Raises `BadSetting`."""
     words = {"off": 0, "auto": AUTO_BYTES}
     word = text.strip().lower()
     if word in words:
         return words[word]
     try:
-        return read_bytes(text)
+        return read_size_or_share(text)
     except BadSetting as exc:
         raise BadSetting(f"{str(exc).removesuffix('.')}, or give off or auto.") from None
 
@@ -58,7 +89,18 @@ def size_from(least: str) -> Kind:
             raise BadSetting(f"{key} must be at least {least}, not {text!r}.")
         return int(size_bytes)
 
-    return Kind(read, "SIZE", range=f"at least {least}")
+    return Kind(read, "SIZE", range=f"at least {least}", example="2GB")
+
+
+def size_or_share_from(least: str) -> Kind:
+    """The same, or shares."""
+    sizes = size_from(least)
+
+    def read(key: str, text: str) -> int | SizeShare:
+        found = SIZE_OR_SHARE.read(key, text)
+        return found if isinstance(found, SizeShare) else int(sizes.read(key, text))
+
+    return Kind(read, "SIZE|N%", range=f"at least {least}", example="8GB")
 
 
 def read_warm(text: str) -> tuple[str, Path]:
@@ -136,20 +178,57 @@ def _separated(
     )
 
 
-def _by_model(word: str, read: Callable[[str], Any]) -> Kind:
+def _shown_pair(pair: tuple[str, Any], show: Callable[[Any], str] = str) -> str:
+    """A model's value as it is written; that for all models has no name before it."""
+    model, value = pair
+    return f"{model}={show(value)}" if model else show(value)
+
+
+def _by_model(
+    word: str,
+    read: Callable[[str], Any],
+    example: str,
+    show: Callable[[Any], str] = str,
+) -> Kind:
     """Values for all models, or for one."""
     read_one = keyed(read)
-    return Kind(read_one, f"{word}|MODEL={word}", _separated(read_one), by_model=True)
+    return Kind(
+        read_one,
+        f"{word}|MODEL={word}",
+        _separated(read_one),
+        show=lambda pair: _shown_pair(pair, show),
+        by_model=True,
+        example=example,
+    )
 
 
-BITS = Kind(read_bits, "4|8")
-SIZE = Kind(keyed(read_bytes), "SIZE")
-DISK_SIZE = Kind(keyed(read_disk_bytes), "SIZE|off|auto")
+BITS = Kind(read_bits, "4|8", example="8")
+SIZE = Kind(keyed(read_bytes), "SIZE", example="8GB")
+SIZE_OR_SHARE = Kind(keyed(read_size_or_share), "SIZE|N%", example="80%")
+DISK_SIZE = Kind(keyed(read_disk_bytes), "SIZE|N%|off|auto", example="50GiB")
 SWITCH = Kind(read_flag, "on|off", show=lambda is_on: "on" if is_on else "off")
-NAMES = Kind(read_text, "NAME", _separated(read_text))
-PATHS = Kind(read_path, "PATH", _separated(read_path, os.pathsep))
-WARM_FILES = Kind(keyed(read_warm), "MODEL=FILE", _separated(keyed(read_warm), os.pathsep))
-PARSERS = _by_model("NAME", read_parser)
-THINKING_TOKENS = _by_model("N", read_thinking_tokens)
-KEEP_ALIVES = _by_model("TIME", read_keep_alive)
-TEMPLATE_KWARGS = Kind(keyed(read_kwargs), "JSON|MODEL=JSON", keyed(read_all_kwargs), by_model=True)
+NAMES = Kind(read_text, "NAME", _separated(read_text), example="qwen")
+PATHS = Kind(read_path, "PATH", _separated(read_path, os.pathsep), example="/Volumes/Data/qwen")
+WARM_FILES = Kind(
+    keyed(read_warm),
+    "MODEL=FILE",
+    _separated(keyed(read_warm), os.pathsep),
+    show=_shown_pair,
+    example="qwen=/Volumes/Data/prompts.jsonl",
+)
+PARSERS = _by_model("NAME", read_parser, "qwen=none")
+THINKING_TOKENS = _by_model("N", read_thinking_tokens, "4096")
+KEEP_ALIVES = _by_model(
+    "TIME",
+    read_keep_alive,
+    "1h",
+    lambda seconds: "forever" if seconds is None else units.duration(seconds),
+)
+TEMPLATE_KWARGS = Kind(
+    keyed(read_kwargs),
+    "JSON|MODEL=JSON",
+    keyed(read_all_kwargs),
+    show=lambda pair: _shown_pair(pair, lambda value: json.dumps(value, ensure_ascii=False)),
+    by_model=True,
+    example='{"enable_thinking": false}',
+)

@@ -1,7 +1,7 @@
-"""Settings of the node agent, read once at start.
+"""Settings of the node agent, read at its start and at a reload.
 
-Precedence: command-line option, then environment variable, then default. A bad value stops the
-start and names the key.
+Precedence: command-line option, environment variable, file, default. A bad value stops the start
+and names the key.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from node.setting_kinds import (
     PARSERS,
     PATHS,
     SIZE,
+    SIZE_OR_SHARE,
     SWITCH,
     TEMPLATE_KWARGS,
     THINKING_TOKENS,
     WARM_FILES,
     size_from,
+    size_or_share_from,
 )
 from serving import own_machine
 from serving.setting import BadSetting, Environment, Setting, option_of, settings_of
@@ -39,6 +41,7 @@ from serving.setting_kinds import (
     one_of,
     whole_number,
 )
+from serving.setting_sources import Sources
 from serving.stay_awake import StayAwake
 from serving.variables import PREFIX
 
@@ -71,8 +74,8 @@ class Settings:
     memory_limit_bytes: Annotated[
         int | None,
         Setting(
-            SIZE,
-            "Most memory for all models, such as 12GB.",
+            SIZE_OR_SHARE,
+            "Most memory for all models, such as 12GB, or 80% of the machine's.",
             "--memory-limit",
             "auto, the machine's memory less a reserve",
         ),
@@ -80,7 +83,10 @@ class Settings:
     max_rows: Annotated[
         int | None,
         Setting(
-            whole_number(1, 256), "Requests decoded together, per model.", default="auto, up to 16"
+            whole_number(1, 256),
+            "Requests decoded together, per model.",
+            default="auto, up to 16",
+            example="16",
         ),
     ] = None
     """None, here and below: `node.engines.sizing` decides."""
@@ -92,6 +98,7 @@ class Settings:
             "--prefill-chunk",
             "auto, up to 2048",
             "TOKENS",
+            example="2048",
         ),
     ] = None
     decode_stall_target_ms: Annotated[
@@ -101,19 +108,23 @@ class Settings:
             "Longest wait of running responses for a chunk of a new prompt.",
             default="auto, 200",
             metavar="MS",
+            example="200",
         ),
     ] = None
     kv_live_bytes: Annotated[
         int | None,
         Setting(
-            size_from("1MiB"), "Most KV of running responses, per model.", "--kv-live-size", "auto"
+            size_or_share_from("1MiB"),
+            "Most KV of running responses, per model; a share is that of the memory limit.",
+            "--kv-live-size",
+            "auto",
         ),
     ] = None
     kv_cache_bytes: Annotated[
         int | None,
         Setting(
-            SIZE,
-            "Most stored KV in memory, per model.",
+            SIZE_OR_SHARE,
+            "Most stored KV in memory, per model; a share is that of the memory limit.",
             "--kv-cache-size",
             "auto, the remaining memory",
         ),
@@ -135,7 +146,10 @@ class Settings:
     kv_disk_bytes: Annotated[
         int | None,
         Setting(
-            DISK_SIZE, "Most stored KV on disk, per model.", "--kv-disk-size", "auto, up to 50 GiB"
+            DISK_SIZE,
+            "Most stored KV on disk, per model; a share is that of the whole disk.",
+            "--kv-disk-size",
+            "auto, up to 50 GiB",
         ),
     ] = None
     """0: none."""
@@ -149,7 +163,9 @@ class Settings:
         ),
     ] = None
     allow_plain_http: Annotated[bool, Setting(FLAG, "Bind beyond loopback without TLS.")] = False
-    script: Annotated[Path | None, Setting(PATH, "The scripted engine's script.")] = None
+    script: Annotated[
+        Path | None, Setting(PATH, "The scripted engine's script.", example="script.json")
+    ] = None
     exit_on_stdin_eof: Annotated[bool, Setting(FLAG, "End when standard input closes.")] = False
     """An agent with it never outlives its parent process."""
     models: Annotated[
@@ -219,14 +235,24 @@ class Settings:
     keep_alives: Annotated[
         tuple[tuple[str, float | None], ...],
         Setting(
-            KEEP_ALIVES, "Idle time until a model is unloaded, or forever.", "--keep-alive", "1h"
+            KEEP_ALIVES,
+            "Idle time until a model is unloaded, or forever.",
+            "--keep-alive",
+            "1h",
+            is_live=True,
         ),
     ] = ()
     """Seconds, or None for ever, by model; default `KEEP_ALIVE_S`. A router's policy overrides
     them."""
     pins: Annotated[
         tuple[str, ...],
-        Setting(NAMES, "A model to load at the start and never unload.", "--pin", metavar="MODEL"),
+        Setting(
+            NAMES,
+            "A model to load at the start and never unload.",
+            "--pin",
+            metavar="MODEL",
+            is_live=True,
+        ),
     ] = ()
     stall_timeout_s: Annotated[
         float,
@@ -234,6 +260,7 @@ class Settings:
             DURATION,
             "Time without progress after which an engine with requests is killed.",
             "--stall-timeout",
+            is_live=True,
         ),
     ] = 120.0
     spare_engine: Annotated[
@@ -251,6 +278,7 @@ class Settings:
             STAY_AWAKE_MODE,
             "When this Mac is kept awake; busy: while requests, loads or pulls are open, and a "
             "minute longer.",
+            is_live=True,
         ),
     ] = StayAwake.BUSY
     wired: Annotated[
@@ -272,6 +300,7 @@ class Settings:
             "Most disk space for stored responses.",
             "--responses-size",
             "512 MiB",
+            example="512MiB",
         ),
     ] = None
     warm: Annotated[
@@ -302,7 +331,7 @@ ENVIRONMENT = Environment(
     command="node-agent",
     prefix="MLX_FLEET_NODE_",
     other_prefix="MLX_FLEET_ROUTER_",
-    for_commands=("token",),
+    for_commands=("token", "config"),
 )
 
 
@@ -324,6 +353,14 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
 def environment_without_own() -> dict[str, str]:
     """This process's environment without variables of ours."""
     return {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+
+
+def sources(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Sources:
+    """The sources of the settings; an option that is not given is None, or an empty tuple."""
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    return Sources(
+        ENVIRONMENT, given, os.environ if environ is None else environ, default_home(environ)
+    )
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:

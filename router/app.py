@@ -29,7 +29,7 @@ from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
-from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
+from router.errors import MethodNotAllowed, RouterError, ShuttingDown, StartError, UnknownPath
 from router.first_keys import make_first_keys
 from router.fleet.fleet import Fleet
 from router.fleet.model_gauges import ModelGauges
@@ -51,7 +51,9 @@ from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.upstream.origins import Origins
 from serving.awake import Awake
+from serving.errors import CannotStart
 from serving.http.exchange import Receive, Send, as_get
+from serving.live_settings import LiveSettings
 from serving.sleep_watch import watch_sleep
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -59,17 +61,21 @@ AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @asynccontextmanager
 async def open_core(
-    settings: Settings, wall: Callable[[], float] = time.time
+    settings: Settings,
+    wall: Callable[[], float] = time.time,
+    reread: Callable[[], Settings] | None = None,
 ) -> AsyncIterator[Core]:
     """Starts the router without its HTTP side, yields it, and shuts it down.
 
-    `wall` is the clock of the schedules. Raises the registry's errors if it cannot be opened.
+    `wall` is the clock of the schedules, `reread` is that of `LiveSettings`. Raises the registry's
+    errors if it cannot be opened.
     """
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     registry = await open_migrated(settings.registry)
     try:
         await make_first_keys(registry, settings)
-        core = await _load_core(registry, settings, wall)
+        live = LiveSettings(settings, reread, (StartError, CannotStart))
+        core = await _load_core(registry, live, wall)
         async with registry.read() as session:
             for record in await nodes.list_all(session):
                 core.watcher.start(record)
@@ -91,7 +97,9 @@ async def open_core(
         await registry.close()
 
 
-async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], float]) -> Core:
+async def _load_core(
+    registry: Registry, live: LiveSettings[Settings], wall: Callable[[], float]
+) -> Core:
     own_id = await meta.router_id(registry)
     async with registry.read() as session:
         ring = KeyRing(await keys.list_all(session))
@@ -103,22 +111,16 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     budgets = Budgets(fleet, spent, wall, metrics.charged)
     prefixes = PrefixIndex()
     decisions = Decisions()
-    limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
-    scheduler = Scheduler(prefixes, limits)
+    scheduler = Scheduler(prefixes, admission_limits(live.current))
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
-    ledger = Ledger(origins, driver, budgets.charge, log_requests=settings.log_requests)
+    ledger = Ledger(origins, driver, budgets.charge, log_requests=live.current.log_requests)
     watcher = Watcher(fleet, ledger, prefixes)
-    stalls = StallWatchdog(
-        fleet,
-        StallLimits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
-        metrics.stalled,
-    )
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
-    return Core(
-        settings=settings,
+    core = Core(
+        settings=live,
         router_id=own_id,
         registry=registry,
         backups=Backups(registry.path),
@@ -133,12 +135,31 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         prefix_hasher=PrefixHasher(),
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, driver, records),
-        stalls=stalls,
+        stalls=StallWatchdog(fleet, stall_limits(live.current), metrics.stalled),
         traffic=driver.traffic,
         decisions=decisions,
         lifecycle=Lifecycle(parts, *wanted),
-        awake=Awake(settings.stay_awake),
+        awake=Awake(live.current.stay_awake),
     )
+    live.on_change(lambda settings: _follow(settings, core, scheduler))
+    return core
+
+
+def _follow(settings: Settings, core: Core, scheduler: Scheduler) -> None:
+    """Gives the parts what a reload has changed; the others read `core.settings` anew for each
+    request."""
+    scheduler.set_limits(admission_limits(settings))
+    core.stalls.set_limits(stall_limits(settings))
+    core.ledger.log_requests = settings.log_requests
+    core.awake.set_mode(settings.stay_awake)
+
+
+def admission_limits(settings: Settings) -> AdmissionLimits:
+    return AdmissionLimits(settings.queue_limit, settings.promote_after_s)
+
+
+def stall_limits(settings: Settings) -> StallLimits:
+    return StallLimits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s)
 
 
 def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, traffic: Traffic) -> None:

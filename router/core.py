@@ -21,13 +21,14 @@ from router.routing.paid_budgets import Budgets
 from router.routing.sticky_targets import StickyTargets
 from router.settings import Settings
 from serving.awake import Awake
+from serving.live_settings import LiveSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
     """All parts that the APIs use; made by `router.app`."""
 
-    settings: Settings
+    settings: LiveSettings[Settings]
     router_id: str
     registry: Registry
     backups: Backups

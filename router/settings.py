@@ -1,7 +1,7 @@
-"""Settings of the router, read once at start.
+"""Settings of the router, read at its start and at a reload.
 
-Precedence: command-line option, then environment variable, then default. A bad value stops the
-start and names the key.
+Precedence: command-line option, environment variable, file, default. A bad value stops the start
+and names the key.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from router.errors import StartError
 from serving import own_machine
 from serving.setting import BadSetting, Environment, Kind, Setting
 from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT, whole_number
+from serving.setting_sources import Gathered, Sources
 from serving.stay_awake import StayAwake
 
 ENV_KEY = "MLX_FLEET_KEY"
@@ -57,6 +58,7 @@ class Settings:
             "SQLite file of the registry.",
             default="registry.db in the router's folder",
             metavar="FILE",
+            example="/Volumes/Data/registry.db",
         ),
     ] = ""
     allow_plain_http: Annotated[
@@ -69,15 +71,26 @@ class Settings:
     ] = False
     log_requests: Annotated[
         bool,
-        Setting(FLAG, "Log each request in one line.", "--log-requests/--no-log-requests"),
+        Setting(
+            FLAG, "Log each request in one line.", "--log-requests/--no-log-requests", is_live=True
+        ),
     ] = False
     stream_keepalive_s: Annotated[
         float,
-        Setting(TIMEOUT, "Longest silence of a stream, its head included.", "--stream-keepalive"),
+        Setting(
+            TIMEOUT,
+            "Longest silence of a stream, its head included.",
+            "--stream-keepalive",
+            is_live=True,
+        ),
     ] = 10.0
     queue_limit: Annotated[
         int,
-        Setting(whole_number(1, 100_000), "Most requests of one model that wait in the router."),
+        Setting(
+            whole_number(1, 100_000),
+            "Most requests of one model that wait in the router.",
+            is_live=True,
+        ),
     ] = 256
     """The next request is refused."""
     promote_after_s: Annotated[
@@ -86,6 +99,7 @@ class Settings:
             TIMEOUT,
             "Time after which a waiting request may go before those that came later.",
             "--promote-after",
+            is_live=True,
         ),
     ] = 30.0
     stall_s: Annotated[
@@ -94,12 +108,16 @@ class Settings:
             TIMEOUT,
             "Time without progress after which a request is taken from a node that is connected.",
             "--stall",
+            is_live=True,
         ),
     ] = 150.0
     load_timeout_s: Annotated[
         float,
         Setting(
-            TIMEOUT, "Time for which the load of a model may make no progress.", "--load-timeout"
+            TIMEOUT,
+            "Time for which the load of a model may make no progress.",
+            "--load-timeout",
+            is_live=True,
         ),
     ] = 900.0
     first_token_timeout_s: Annotated[
@@ -108,6 +126,7 @@ class Settings:
             TIMEOUT,
             "Time until a third-party server must have begun its response.",
             "--first-token-timeout",
+            is_live=True,
         ),
     ] = 900.0
     stay_awake: Annotated[
@@ -116,6 +135,7 @@ class Settings:
             STAY_AWAKE_MODE,
             "When this machine, if it is a Mac, is kept awake; busy: while requests are open, and "
             "a minute longer.",
+            is_live=True,
         ),
     ] = StayAwake.BUSY
     exit_on_stdin_eof: Annotated[
@@ -146,7 +166,7 @@ ENVIRONMENT = Environment(
     command="router",
     prefix="MLX_FLEET_ROUTER_",
     other_prefix="MLX_FLEET_NODE_",
-    for_commands=("url",),
+    for_commands=("url", "config"),
 )
 
 
@@ -173,9 +193,22 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         raise StartError(str(error)) from None
 
 
-def read_settings(options: Mapping[str, Any]) -> Settings:
-    """Reads settings from options (None if not given), environment and defaults. Raises
-    `StartError`."""
+def sources(options: Mapping[str, Any]) -> Sources:
+    """Returns the sources of the settings; options that are not given are None."""
     given = {name: value for name, value in options.items() if value is not None}
-    values: dict[str, Any] = {"home": default_home(), **read_environment(), **given}
-    return Settings(**values)
+    return Sources(ENVIRONMENT, given, os.environ, default_home())
+
+
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """Reads settings from options (None if not given), environment, file and defaults. Raises
+    `StartError`."""
+    return settings_from(sources(options).gather())
+
+
+def settings_from(gathered: Gathered) -> Settings:
+    """Raises `StartError` with the first of the problems."""
+    try:
+        gathered.need_valid()
+    except BadSetting as error:
+        raise StartError(str(error)) from None
+    return Settings(**{name: each.value for name, each in gathered.values.items()})

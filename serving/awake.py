@@ -51,6 +51,20 @@ class Awake:
         if self._always:
             self.begin()
 
+    def set_mode(self, mode: StayAwake) -> None:
+        """Changes the mode, from now on and for the work that goes on."""
+        always = mode is StayAwake.ALWAYS
+        self._work += always - self._always
+        self._always = always
+        self._command = None if mode is StayAwake.NEVER else shutil.which(COMMAND)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._work and self._command is not None:
+            self._timer = None
+            self._keep_awake()
+        else:
+            self._release()
+
     def begin(self) -> None:
         """Starts a piece of work."""
         self._work += 1

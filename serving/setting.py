@@ -7,12 +7,21 @@ field's name in upper case behind the product's prefix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
 
 from serving.errors import CannotStart
 from serving.variables import misspelt
+
+HIDDEN = "(hidden)"
+"""Shown in place of a secret."""
+CONFIG = "config"
+"""Name of the option with the path of a file of settings, and of its variable behind a prefix."""
+CONFIG_FILE = "config.toml"
+"""Name of that file in a product's home."""
+Sections = Sequence[tuple[str, Sequence[str]]]
+"""Names of settings under titles, in the order in which people read them."""
 
 
 class BadSetting(CannotStart):
@@ -38,6 +47,8 @@ class Kind:
     """Allowed values, for the help text."""
     is_flag: bool = False
     """The option has no value: it sets True, and its negation, if it has one, False."""
+    example: str = ""
+    """A value as a user would write it."""
     by_model: bool = False
     """Values are pairs of a model, or empty for all models, and a value for it."""
 
@@ -54,6 +65,12 @@ class Setting:
     """The default in words, where the field's own is None or empty."""
     metavar: str = ""
     """Overrides the kind's."""
+    example: str = ""
+    """A value, where the default is none that could be written; overrides the kind's."""
+    is_live: bool = False
+    """A running product can change to another value."""
+    is_secret: bool = False
+    """The value is shown to nobody."""
 
 
 _declared: dict[type[Any], Mapping[str, Setting]] = {}
@@ -93,6 +110,7 @@ class Environment:
 
     settings: type[Any]
     command: str
+    """The program that has the settings."""
     prefix: str
     """Prefix of the names of its variables."""
     other_prefix: str
@@ -102,20 +120,35 @@ class Environment:
 
     def read(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """The settings among the variables. Raises `BadSetting`, which names variable and value."""
+        found, problems = self.read_all(variables)
+        if problems:
+            raise BadSetting(problems[0])
+        return found
+
+    def read_all(self, variables: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """The settings among the variables, and a sentence about each variable that is none."""
         settings = settings_of(self.settings)
-        known = {f"{self.prefix}{name.upper()}" for name in (*settings, *self.for_commands)}
+        known = {self.variable(name) for name in (*settings, *self.for_commands)}
         checked = (name for name in variables if not name.startswith(self.other_prefix))
-        if sentence := misspelt(checked, known):
-            raise BadSetting(sentence)
+        problems = list(misspelt(checked, known))
+        near = {sentence.partition(" ")[0] for sentence in problems}
         found = {}
         for key, text in variables.items():
             name = key.removeprefix(self.prefix).lower()
-            if not key.startswith(self.prefix) or name in self.for_commands:
+            if not key.startswith(self.prefix) or name in self.for_commands or key in near:
                 continue
             if name not in settings:
-                raise BadSetting(f"{key} is not a setting of {self.command}.")
-            found[name] = read_variable(settings[name], key, text)
-        return found
+                problems.append(f"{key} is not a setting of {self.command}.")
+                continue
+            try:
+                found[name] = read_variable(settings[name], key, text)
+            except BadSetting as error:
+                problems.append(str(error))
+        return found, problems
+
+    def variable(self, name: str) -> str:
+        """The name of a setting's variable."""
+        return f"{self.prefix}{name.upper()}"
 
 
 def help_of(settings: type[Any], name: str) -> str:

@@ -212,7 +212,7 @@ def command_page(path: str) -> str:
     return f"reference/cli-{program}{suffix}.md"
 
 
-_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore", "connect")
+_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore", "connect", "config", "reload")
 
 
 def _option_tables(page: str) -> dict[str, Callable[[], str]]:
@@ -228,7 +228,7 @@ def _option_tables(page: str) -> dict[str, Callable[[], str]]:
 
 
 def client_settings(client: Client) -> str:
-    """What `router connect` prints for a client, as blocks of a page."""
+    """The output of `router connect` for a client, as blocks of a page."""
     place = Endpoint("http://127.0.0.1:8800", "KEY", "MODEL", 32768)
     return "\n".join(
         (f"`{block.file.path}`:\n\n" if block.file else "")

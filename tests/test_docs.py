@@ -144,6 +144,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/admin/usage",
         "/admin/audit",
         "/admin/backup",
+        "/admin/reload",
         "/admin/explain",
         "/admin/explain/{id}",
         "/metrics",

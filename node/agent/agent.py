@@ -10,6 +10,7 @@ from typing import Any
 
 from node.agent.disk import Disk
 from node.agent.events import EventHub
+from node.agent.live_parts import LiveParts
 from node.agent.prefixes import PrefixFeed
 from node.agent.pressure_watch import watch_pressure
 from node.agent.requests import CallSettings, Requests
@@ -99,6 +100,7 @@ class Agent:
             lambda: self._hub.is_watched,
             kind.settings.stall_timeout_s,
         )
+        self.live_parts = LiveParts(self.residency, self._supervisor, self._watchdog, self.awake)
         self.disk = Disk(store, self._supervisor, self._on_change)
         self._filter = ModelFilter()
         self._warming = Warming(self._supervisor, self._renderers, warm or {})

@@ -46,7 +46,8 @@ class Watchdog:
         self._supervisor = supervisor
         self._residency = residency
         self._is_watched = is_watched
-        self._stall_timeout_s = stall_timeout_s
+        self.stall_timeout_s = stall_timeout_s
+        """Seconds without progress after which an engine with requests is killed."""
         self._progress: dict[str, EngineProgress] = {}
         self._watched_s = supervisor.now_s()
         """Time when a router was last connected."""
@@ -123,7 +124,7 @@ class Watchdog:
             last = before.get(status.name)
             since_s = last.since_s if last and last.mark == mark else now_s
             self._progress[status.name] = EngineProgress(mark, since_s)
-            limit_s = LOAD_STALL_S if is_loading else self._stall_timeout_s
+            limit_s = LOAD_STALL_S if is_loading else self.stall_timeout_s
             if now_s - since_s >= limit_s:
                 yield status.name, limit_s
 

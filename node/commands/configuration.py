@@ -1,4 +1,4 @@
-"""Settings from options and environment, as several commands need them."""
+"""Settings from options, environment and file, as several commands need them."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError, StartError
-from node.hardware import this_kernel, why_unfit
+from node.hardware import Machine, disk_bytes, read_machine, this_kernel, why_unfit
 from node.parsing.registry import (
     are_compatible,
     reasoning_name,
@@ -16,8 +16,10 @@ from node.parsing.registry import (
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.template_kwargs import RESERVED_KWARGS
-from node.setting_kinds import AUTO_BYTES
-from node.settings import Settings, default_home, read_environment
+from node.setting_kinds import AUTO_BYTES, SizeShare
+from node.settings import Settings, sources
+from serving.setting import BadSetting
+from serving.setting_sources import Gathered, Sources
 
 EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
@@ -50,18 +52,63 @@ def need_extra() -> None:
 
 
 def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
-    """Settings from the options that are given, then from the environment, then the defaults.
-    Raises `StartError`."""
-    given = {key: value for key, value in options.items() if value not in (None, ())}
-    values: dict[str, Any] = {"home": default_home(environ), **read_environment(environ), **given}
-    values["home"] = Path(values["home"]).expanduser()
-    if values.get("kv_disk_bytes") == AUTO_BYTES:
-        values["kv_disk_bytes"] = None
-    settings = Settings(**values)
-    _check_engine(settings)
-    _check_formats(settings)
-    _check_template_kwargs(settings)
+    """Settings from the options that are given, then from the environment, the file and the
+    defaults. Raises `StartError`."""
+    return valid_settings(sources(options, environ))
+
+
+def valid_settings(given: Sources) -> Settings:
+    """The settings from these sources. Raises `StartError`."""
+    gathered = given.gather()
+    try:
+        gathered.need_valid()
+    except BadSetting as error:
+        raise StartError(str(error)) from None
+    settings = settings_from(gathered)
+    if problems := start_problems(settings):
+        raise StartError(problems[0])
     return settings
+
+
+def settings_from(gathered: Gathered) -> Settings:
+    """The settings with their sizes in bytes."""
+    values = {name: each.value for name, each in gathered.values.items()}
+    values["home"] = Path(values["home"]).expanduser()
+    if values["kv_disk_bytes"] == AUTO_BYTES:
+        values["kv_disk_bytes"] = None
+    if any(isinstance(value, SizeShare) for value in values.values()):
+        values |= _sizes(values, read_machine(this_kernel()))
+    return Settings(**values)
+
+
+def _sizes(values: Mapping[str, Any], machine: Machine) -> dict[str, int]:
+    """The sizes that are given as shares, in bytes."""
+    memory = values["memory_limit_bytes"]
+    limit_bytes = memory.of(machine.memory_bytes) if isinstance(memory, SizeShare) else memory
+    if limit_bytes is None:
+        limit_bytes = machine.default_limit_bytes
+    wholes = {
+        "memory_limit_bytes": machine.memory_bytes,
+        "kv_live_bytes": limit_bytes,
+        "kv_cache_bytes": limit_bytes,
+        "kv_disk_bytes": disk_bytes(values["home"]),
+    }
+    return {
+        name: values[name].of(whole_bytes)
+        for name, whole_bytes in wholes.items()
+        if isinstance(values[name], SizeShare)
+    }
+
+
+def start_problems(settings: Settings) -> list[str]:
+    """Sentences about what stops the start although each value is one."""
+    problems = []
+    for check in (_check_engine, _check_formats, _check_template_kwargs):
+        try:
+            check(settings)
+        except StartError as error:
+            problems.append(error.message)
+    return problems
 
 
 _TEXT_ONLY = (

@@ -9,19 +9,27 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
-from node.app import STOP_GRACE_S, NodeApp, build_app, load_token
+from node.app import (
+    STOP_GRACE_S,
+    NodeApp,
+    build_app,
+    build_store,
+    check_settings,
+    load_token,
+)
 from node.commands.backups import exclude_from_backups
-from node.commands.configuration import need_extra
+from node.commands.configuration import need_extra, valid_settings
 from node.commands.own_name import own_ipv4, own_name
-from node.errors import StartError
-from node.hardware import is_mac, run_command
+from node.errors import NodeError, StartError
+from node.hardware import is_mac, read_machine, run_command, this_kernel
 from node.settings import Settings, default_home
+from serving.errors import CannotStart
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.http.listening import (
     BACKLOG,
@@ -31,9 +39,12 @@ from serving.http.listening import (
     url_of,
 )
 from serving.http.quiet_server import QuietServer, Stop
+from serving.live_settings import LiveSettings
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
 from serving.process_lock import LockTaken, ProcessLock
+from serving.reload import reloaded_at_hangup
+from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import log_lines, put
 
@@ -46,9 +57,9 @@ LAST_RESORT_S = 5
 POLL_S = 0.02
 
 
-def serve(settings: Settings) -> None:
-    """Serves until a signal, or until the end of standard input if the settings say so. Raises
-    `StartError` and `CannotStart`."""
+def serve(settings: Settings, sources: Sources | None = None) -> None:
+    """Serves until a signal, or until the end of standard input if the settings say so; at SIGHUP
+    the settings are read from `sources` again. Raises `StartError` and `CannotStart`."""
     refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     if settings.engine == "text":
@@ -65,13 +76,29 @@ def serve(settings: Settings) -> None:
         if is_mac():
             exclude_beside(settings)
         stop = Stop()
-        server = AgentServer(app, url_of(settings.host, listeners), stop)
+        live = LiveSettings(settings, reading(sources), (NodeError, CannotStart))
+        live.on_change(app.agent.live_parts.follow)
+        server = AgentServer(app, url_of(settings.host, listeners), stop, live)
         if stdin is not None:
             watch_end(stdin, stop.set)
         # After the server has stopped, another Ctrl-C must not turn a clean end into a failure.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         server.run(sockets=listeners)
+
+
+def reading(sources: Sources | None) -> Callable[[], Settings] | None:
+    """Reads the settings anew, and checks them as a start does."""
+    if sources is None:
+        return None
+
+    def read() -> Settings:
+        settings = valid_settings(sources)
+        refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
+        check_settings(settings, read_machine(this_kernel()), build_store(settings))
+        return settings
+
+    return read
 
 
 @contextlib.contextmanager
@@ -146,8 +173,10 @@ def server_config(app: NodeApp) -> uvicorn.Config:
 class AgentServer(QuietServer):
     """Prints a line once it listens; its shutdown loses no usage records."""
 
-    def __init__(self, app: NodeApp, url: str, stop: Stop) -> None:
+    def __init__(self, app: NodeApp, url: str, stop: Stop, live: LiveSettings[Settings]) -> None:
         super().__init__(server_config(app), stop)
+        self._live = live
+        self._hangup = contextlib.ExitStack()
         self._agent = app.agent
         self._url = url
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -162,10 +191,12 @@ class AgentServer(QuietServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        self._hangup.enter_context(reloaded_at_hangup(self._live, self._stop.set))
         if self.started:
             put(f"node-agent listening on {self._url}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hangup.close()
         for server in self.servers:
             server.close()
         for connection in tuple(self.server_state.connections):

@@ -30,12 +30,18 @@ class ResidencyPolicy:
     """Owner of the routers' policies."""
 
     def __init__(self, settings: Settings) -> None:
-        self._pins = frozenset(settings.pins)
-        self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
+        self._pins = frozenset[str]()
+        self._keep_alives_s: dict[str, float | None] = {}
+        self.set_own(settings)
         self._by_router: dict[str, _RouterPolicies] = {}
         """Policies by router id."""
         self._by_client_s: dict[str, float | None] = {}
         """Keep-alives that clients without a router have set last, by model; None: no limit."""
+
+    def set_own(self, settings: Settings) -> None:
+        """Changes the policies that the settings request."""
+        self._pins = frozenset(settings.pins)
+        self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
 
     @property
     def in_maintenance(self) -> bool:

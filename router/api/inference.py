@@ -114,7 +114,7 @@ class Inference:
         # Reserved before anything is awaited, so that another ticket of the key cannot use the same
         # budget.
         core.budgets.reserve(ticket)
-        reply = Reply(ticket, exchange, core.traffic, core.settings.stream_keepalive_s)
+        reply = Reply(ticket, exchange, core.traffic, core.settings.current.stream_keepalive_s)
         return Relay(reply, core.dispatcher, core.stalls)
 
 

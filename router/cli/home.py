@@ -1,11 +1,11 @@
-"""Verbs about the router's folder, and settings of its clients: arguments only."""
+"""Verbs about what is in the router's folder: arguments only."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from router.cli.verbs import admin, is_given
+from router.cli.verbs import is_given
 from router.commands.options import AsJson, Router
 from router.settings import Settings, read_settings
 from serving.terminal.setting_options import with_settings
@@ -17,7 +17,6 @@ def add_to(app: typer.Typer) -> None:
     app.command()(migrate)
     app.command()(backup)
     app.command()(restore)
-    app.command()(connect)
 
 
 @with_settings(Settings, only=_REGISTRY)
@@ -68,70 +67,3 @@ def restore(
     from router.commands.home import restore as command
 
     command.run(read_settings(given), file)
-
-
-def connect(
-    client: Annotated[
-        str,
-        typer.Argument(
-            metavar="CLIENT",
-            help="claude-code, codex, opencode, cline, continue, aider, llm, open-webui, "
-            "openai-python or langchain.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME",
-            help="Model or alias; if not given, the alias with the client's name, or the only one.",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            metavar="URL",
-            help="The router's address for the client, if it is on another machine.",
-        ),
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help="Use this key and make none; - reads it from standard input.",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="Name of the new key; CLIENT@MACHINE if not given."),
-    ] = None,
-    replace_key: Annotated[
-        bool, typer.Option("--replace-key", help="Revoke the key of that name first.")
-    ] = False,
-    external: Annotated[
-        bool,
-        typer.Option("--external", help="The new key may use third-party servers as well."),
-    ] = False,
-    write: Annotated[
-        bool,
-        typer.Option("--write", help="Write the client's files, and show what changes in them."),
-    ] = False,
-    router: Router = None,
-) -> None:
-    """Show or write the settings by which a client uses the fleet, with a key made for it."""
-    from router.commands.connect import run as command
-    from router.commands.nodes import read_token
-
-    chosen = command.ConnectOptions(
-        client=client,
-        model=model,
-        url=url,
-        key=read_token(key),
-        name=name,
-        replace_key=replace_key,
-        external=external,
-        write=write,
-    )
-    command.run(admin(router), chosen)

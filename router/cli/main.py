@@ -5,14 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from router.cli import home
+from router.cli import config, home
+from router.cli.connect import connect
 from router.cli.keys import alias_app, keys_app
 from router.cli.lifecycle import add_to
 from router.cli.models import models_app
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Node, Router, Wide
-from router.settings import Settings, default_home, read_settings
+from router.settings import Settings, default_home, read_settings, settings_from, sources
 from serving.terminal.cli_version import version_option
 from serving.terminal.setting_options import with_settings
 
@@ -45,11 +46,12 @@ def serve(**given: Any) -> None:
     """Serve the OpenAI endpoint and the admin API. Options override MLX_FLEET_ROUTER_…"""
     from router.commands import serve as command
 
-    command.run(read_settings(given))
+    read = sources(given)
+    command.run(settings_from(read.gather()), read)
 
 
 @app.command()
-@with_settings(Settings, only=("home", "port"))
+@with_settings(Settings, only=("home", "port"), without=("config",))
 def up(
     *,
     node_home: options.NodeHome = None,
@@ -80,6 +82,8 @@ def up(
 
 
 home.add_to(app)
+app.command()(connect)
+config.add_to(app)
 
 
 # --- nodes and models ---

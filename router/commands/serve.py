@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -18,13 +18,15 @@ from router.app import build_app, open_core
 from router.client.error_dialects import refusal_body
 from router.core import Core
 from router.errors import StartError
-from router.settings import Settings
+from router.settings import Settings, settings_from
 from serving import awake
 from serving.http.callers import Callers, Limits
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.http.listening import BACKLOG, listening, refuse_open_bind, url_of
 from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files, open_files
+from serving.reload import reloaded_at_hangup
+from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import LineFormatter, log_lines, put
 
@@ -39,11 +41,10 @@ _FILES_EACH = 2
 """A stream has a connection to its client and one to its node."""
 
 
-def run(settings: Settings) -> None:
-    """Serves until a signal or the end of standard input. Raises `StartError` and
-    `CannotStart`."""
-    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
-    awake.need_command(settings.stay_awake)
+def run(settings: Settings, sources: Sources | None = None) -> None:
+    """Serves until a signal or the end of standard input; at a reload the settings are read from
+    `sources` again. Raises `StartError` and `CannotStart`."""
+    check(settings)
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     stop = Stop()
     log_to_streams()
@@ -53,13 +54,36 @@ def run(settings: Settings) -> None:
         if stdin is not None:
             watch_end(stdin, stop.set, _ORPHAN_S)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, listeners, stop))
+            runner.run(serve(settings, listeners, stop, sources))
 
 
-async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) -> None:
+def check(settings: Settings) -> None:
+    """Raises `CannotStart` if these settings do not go together, or not with this machine."""
+    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
+    awake.need_command(settings.stay_awake)
+
+
+def _reading(sources: Sources | None) -> Callable[[], Settings] | None:
+    if sources is None:
+        return None
+
+    def read() -> Settings:
+        settings = settings_from(sources.gather())
+        check(settings)
+        return settings
+
+    return read
+
+
+async def serve(
+    settings: Settings,
+    listeners: list[socket.socket],
+    stop: Stop,
+    sources: Sources | None = None,
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         try:
-            core = await stack.enter_async_context(open_core(settings))
+            core = await stack.enter_async_context(open_core(settings, reread=_reading(sources)))
         except RegistryError as error:
             raise StartError(str(error)) from error
         except OSError as error:
@@ -67,6 +91,7 @@ async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) 
             raise StartError(f"The router cannot use its folder {settings.home} ({reason}).") from (
                 error
             )
+        stack.enter_context(reloaded_at_hangup(core.settings, stop.set))
         tune_garbage_collector()
         await Server(core, stop).serve(listeners)
 

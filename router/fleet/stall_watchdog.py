@@ -176,6 +176,10 @@ def _reason(progress: Progress, limits: StallLimits) -> str:
     return f"has not begun to respond {seconds}"
 
 
+def _check_s(limits: StallLimits) -> float:
+    return min(MAX_CHECK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / CHECKS)
+
+
 class StallWatchdog:
     """Owner of the progress of all attempts."""
 
@@ -191,14 +195,20 @@ class StallWatchdog:
         self._fleet = fleet
         self._limits = limits
         self._clock = clock
-        self._check_s = min(
-            MAX_CHECK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / CHECKS
-        )
+        self._check_s = _check_s(limits)
         self._watched: dict[Progress, None] = {}
         self._stalled: dict[tuple[str, str], WorkState] = {}
         """By node and model, the state of the node's work when an attempt stalled."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
+
+    def set_limits(self, limits: StallLimits) -> None:
+        """Changes the limits of all attempts, also of those that are open."""
+        self._limits = limits
+        self._check_s = _check_s(limits)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._check_later()
 
     def watch(
         self, lease: Lease, is_paused: Callable[[], bool], deadline_s: float = math.inf

@@ -71,7 +71,8 @@ class Ledger:
         self._listener = listener
         self._charge = charge
         self._log_limiter = LogLimiter()
-        self._log_requests = log_requests
+        self.log_requests = log_requests
+        """True if each request is logged in one line."""
         self._wall_clock = wall_clock
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
@@ -135,7 +136,7 @@ class Ledger:
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
         if entry is None:
             return
-        if self._log_requests:
+        if self.log_requests:
             log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
         if entry.ended_s is None:
             entry.usage = finished
@@ -231,7 +232,7 @@ class Ledger:
         self._log(entry.ticket, entry.node_name, reason)
 
     def _log(self, ticket: Ticket, node_name: str, reason: str) -> None:
-        if self._log_requests:
+        if self.log_requests:
             kind = ticket.path.removeprefix(VERSION_PREFIX)
             log.info("%s %s on %s: %s", kind, ticket.requested_model, node_name, reason)
 

@@ -52,6 +52,9 @@ class Admission:
         """When the next deadline or scan is due; None while nothing waits."""
         return min(self._next_scan_s, self._queue.next_deadline_s()) if self._queue else None
 
+    def set_limits(self, limits: AdmissionLimits) -> None:
+        self._queue.limits = limits
+
     def remove(self, ticket_id: str) -> None:
         """Forgets a ticket whose client has disconnected."""
         self._queue.remove(ticket_id)

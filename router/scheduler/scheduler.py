@@ -47,6 +47,10 @@ class Scheduler:
         self._feedback = Feedback(self._rates, self._books, self._sessions)
         self._fleet: tuple[NodeView, ...] = ()
 
+    def set_limits(self, limits: AdmissionLimits) -> None:
+        """Changes the limits of the queue; tickets that wait keep waiting."""
+        self._admission.set_limits(limits)
+
     # --- events ---
 
     def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:

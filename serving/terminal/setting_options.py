@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from serving.setting import Kind, Setting, help_of, option_of, settings_of
+from serving.setting import CONFIG, CONFIG_FILE, Kind, Setting, help_of, option_of, settings_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -15,7 +16,8 @@ def with_settings(
     settings: type[Any], *, without: Collection[str] = (), only: Collection[str] = ()
 ) -> Callable[[Command], Command]:
     """Gives a command an option for each setting of the class, except for those in `without`, and,
-    if `only` names some, for no others.
+    if `only` names some, for no others; and `--config` for the file of settings,
+    unless `without` has it.
 
     The command has keyword-only parameters of its own and `**given`, which gets the settings by
     name: None, or an empty list, for an option that is not given.
@@ -29,6 +31,8 @@ def with_settings(
             for name, setting in settings_of(settings).items()
             if name not in without and (not only or name in only)
         ]
+        if CONFIG not in without:
+            options.append(_config_parameter())
         # typer reads a command's parameters from its signature.
         vars(command)["__signature__"] = signature.replace(parameters=[*options, *own])
         return command
@@ -46,6 +50,14 @@ def kind_option(
         metavar=metavar or kind.metavar,
         envvar=envvar,
         parser=lambda given: kind.read(option, given),
+    )
+
+
+def _config_parameter() -> inspect.Parameter:
+    text = f"File of settings. Default: {CONFIG_FILE} in the home, if there is one."
+    annotation = Annotated[Path | None, typer.Option("--config", metavar="FILE", help=text)]
+    return inspect.Parameter(
+        CONFIG, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
 
 

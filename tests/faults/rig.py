@@ -156,7 +156,7 @@ def real_fleet(home: Path, **scripts: dict[str, Any]) -> Iterator[Fleet]:
 
 async def add_real(router: RunningRouter, agent: RunningAgent, name: str) -> None:
     """Adds a node as `router add-node` does, for a router and an agent in this process."""
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     caller = await router.post(
         {"url": f"http://127.0.0.1:{agent.port}", "name": name, "token": agent.token},
         "/admin/nodes",

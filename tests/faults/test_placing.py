@@ -57,7 +57,7 @@ def reachable(router: RunningRouter) -> int:
 
 
 async def admin_get(router: RunningRouter, path: str) -> Any:
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     caller = await router.send("GET", path, authorization=f"Bearer {key}")
     return json.loads(await caller.body())
 
@@ -241,7 +241,7 @@ async def test_fault_33_a_node_is_the_same_after_its_restart_and_gone_once_remov
         assert after.node_id == before.node_id
         assert after.instance_id != before.instance_id
     assert [view.node_id for view in router.core.fleet.snapshot] == [before.node_id]
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     caller = await router.send("DELETE", "/admin/nodes/n", authorization=f"Bearer {key}")
     assert await caller.head() == 200
     assert router.core.fleet.snapshot == ()

@@ -128,7 +128,7 @@ async def test_a_fault_has_openai_s_envelope_and_is_described_in_the_log_alone(
         raise ValueError("a fault in its insides")
 
     monkeypatch.setattr(Fleet, "snapshot", property(broken))
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     caller = await router.send("GET", path, authorization=f"Bearer {key}")
     assert await caller.head() == 500
     assert await caller.error() == {
@@ -164,7 +164,7 @@ async def test_a_connection_is_known_by_a_valid_key_only(
     monkeypatch.setattr(ClientConnection, "_on_authenticated", lambda each: known.append(each))
     refused = await router.send("GET", path, x_api_key="wrong")
     assert (await refused.head(), known) == (401, [])
-    key = router.core.settings.admin_key_file.read_text().strip() if admin else router.key
+    key = router.core.settings.current.admin_key_file.read_text().strip() if admin else router.key
     answered = await router.send("GET", path, x_api_key=key)
     await answered.head()
     assert len(known) == 1

@@ -70,6 +70,27 @@ async def test_never_is_never(caffeinate: Caffeinate) -> None:
     assert caffeinate.notes == []
 
 
+async def test_a_mode_may_change_while_there_is_work_and_while_there_is_none(
+    caffeinate: Caffeinate,
+) -> None:
+    awake = Awake(StayAwake.NEVER)
+    awake.start()
+    with awake.work():
+        awake.set_mode(StayAwake.BUSY)
+        await caffeinate.until(begun())
+    await caffeinate.until(begun(), TERMINATED)
+    awake.set_mode(StayAwake.ALWAYS)
+    await caffeinate.until(begun(), TERMINATED, begun())
+    awake.set_mode(StayAwake.ALWAYS)
+    awake.set_mode(StayAwake.BUSY)
+    await caffeinate.until(begun(), TERMINATED, begun(), TERMINATED)
+    with awake.work():
+        await caffeinate.until(*(begun(), TERMINATED) * 2, begun())
+        awake.set_mode(StayAwake.NEVER)
+        await caffeinate.until(*(begun(), TERMINATED) * 3)
+    await awake.close()
+
+
 async def test_without_the_command_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     awake = Awake(StayAwake.BUSY)

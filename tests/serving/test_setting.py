@@ -43,7 +43,12 @@ def test_a_command_may_have_some_settings_only() -> None:
     @with_settings(Few, only=("rows", "port"))
     def command(**_given: Any) -> None: ...
 
-    assert [*inspect.signature(command).parameters] == ["port", "rows"]
+    assert [*inspect.signature(command).parameters] == ["port", "rows", "config"]
+
+    @with_settings(Few, without=("limit", "open", "config"))
+    def other(**_given: Any) -> None: ...
+
+    assert [*inspect.signature(other).parameters] == ["port", "rows"]
 
 
 @pytest.mark.parametrize("settings", [node.settings.Settings, router.settings.Settings])

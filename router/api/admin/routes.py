@@ -4,7 +4,18 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from router.api.admin import aliases, backup, disk, explain, keys, lifecycle, models, nodes, reports
+from router.api.admin import (
+    aliases,
+    backup,
+    disk,
+    explain,
+    keys,
+    lifecycle,
+    models,
+    nodes,
+    reports,
+    settings,
+)
 from router.api.admin.gate import gated_route
 from router.core import Core
 
@@ -54,6 +65,7 @@ def _add_lifecycle(router: APIRouter) -> None:
 def _add_registry(router: APIRouter) -> None:
     add = router.add_api_route
     add("/registry", reports.show_registry, methods=["GET"])
+    add("/reload", settings.reload, methods=["POST"])
     add("/backup", backup.take_backup, methods=["POST"])
     add("/usage", reports.show_usage, methods=["GET"])
     add("/audit", reports.show_audit, methods=["GET"])

@@ -257,3 +257,18 @@ class AuditRow(Row):
     verb: str
     subject: str
     detail: str
+
+
+class ChangeRow(Row):
+    """A setting that is configured otherwise than before."""
+
+    option: str
+    before: str
+    after: str
+
+
+class ReloadRow(Row):
+    """The result of reading the settings again."""
+
+    applied: list[ChangeRow]
+    needs_restart: list[ChangeRow]

@@ -167,11 +167,10 @@ def _llm(place: Endpoint) -> Setup:
         "supports_tools": True,
         "supports_schema": True,
     }
-    folder = {"folder": "~/.config/io.datasette.llm", "variable": "LLM_USER_PATH"}
-    models = SettingsFile(
-        name="extra-openai-models.yaml", form="yaml", values=[model], identity="model_id", **folder
-    )
-    keys = SettingsFile(name="keys.json", form="json", values={PROVIDER: place.key}, **folder)
+    folder, variable = "~/.config/io.datasette.llm", "LLM_USER_PATH"
+    name = "extra-openai-models.yaml"
+    models = SettingsFile(folder, name, "yaml", [model], identity="model_id", variable=variable)
+    keys = SettingsFile(folder, "keys.json", "json", {PROVIDER: place.key}, variable=variable)
     command = shlex.join(("llm", "keys", "set", PROVIDER, "--value", place.key))
     question = 'llm -m fleet "What is the capital of France?"'
     return Setup(run=f"{command}\n{question}", files=(models,), written=(models, keys))

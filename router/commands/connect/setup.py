@@ -1,4 +1,4 @@
-"""What a client needs to use the fleet: variables, settings files, code."""
+"""Settings by which a client uses the fleet: variables, files, code."""
 
 from __future__ import annotations
 

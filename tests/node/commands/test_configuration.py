@@ -4,10 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from node.commands.configuration import ExtraMissing, need_extra, read_settings
+from node.commands import configuration
+from node.commands.configuration import (
+    ExtraMissing,
+    need_extra,
+    read_settings,
+    start_problems,
+)
 from node.errors import StartError
-from node.setting_kinds import read_bytes, read_disk_bytes
+from node.hardware import Machine
+from node.setting_kinds import read_bytes, read_disk_bytes, read_size_or_share
+from node.settings import Settings
 from serving.setting import BadSetting
+from serving.units import GIB
 from tests.node.kernels import PlayedKernel
 
 
@@ -29,6 +38,39 @@ def test_reads_sizes(text: str, number: int) -> None:
 def test_refuses_what_is_no_size(text: str) -> None:
     with pytest.raises(BadSetting, match="is not a size"):
         read_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "1e9%", "-5%", "%"])
+def test_refuses_what_is_no_share(text: str) -> None:
+    with pytest.raises(BadSetting):
+        read_size_or_share(text)
+
+
+def test_shares_are_those_of_the_machine_of_its_limit_and_of_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine("M4", 32 * GIB, has_gpu=True)
+    monkeypatch.setattr(configuration, "read_machine", lambda _kernel: machine)
+    monkeypatch.setattr(configuration, "disk_bytes", lambda folder: {tmp_path: 1000 * GIB}[folder])
+    (tmp_path / "config.toml").write_text(
+        'memory_limit = "50%"\nkv_cache_size = "25%"\nkv_live_size = "12.5 %"\n'
+        'kv_disk_size = "10%"\n'
+    )
+    found = read_settings({"home": tmp_path}, {})
+    assert (found.memory_limit_bytes, found.kv_cache_bytes) == (16 * GIB, 4 * GIB)
+    assert (found.kv_live_bytes, found.kv_disk_bytes) == (2 * GIB, 100 * GIB)
+    found = read_settings({"home": tmp_path, "memory_limit_bytes": 8 * GIB}, {})
+    assert (found.memory_limit_bytes, found.kv_cache_bytes) == (8 * GIB, 2 * GIB)
+    (tmp_path / "config.toml").write_text('kv_cache_size = "50%"\n')
+    found = read_settings({"home": tmp_path}, {})
+    assert found.memory_limit_bytes is None
+    assert found.kv_cache_bytes == machine.default_limit_bytes // 2
+
+
+def test_all_that_keeps_settings_from_going_together_is_told(tmp_path: Path) -> None:
+    settings = Settings(tmp_path, script=Path("x"), tool_parsers=(("", "nope"),))
+    first, second = start_problems(settings)
+    assert "--engine scripted" in first and "no format 'nope'" in second
 
 
 def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:

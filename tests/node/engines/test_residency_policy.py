@@ -22,6 +22,15 @@ def test_a_models_own_keep_alive_overrides_the_one_for_all() -> None:
     assert residency.of("n").keep_alive_s == 60.0
 
 
+def test_settings_that_change_replace_the_former_ones_and_not_those_of_routers() -> None:
+    residency = residency_policy(keep_alives=(("m", 5.0),), pins=("m",))
+    residency.set(Policies("r", {"n": ModelPolicy(keep_alive_s=7.0)}))
+    residency.set_own(Settings(Path(), keep_alives=(("", 60.0),), pins=("n",)))
+    assert residency.pins == {"n"}
+    assert residency.of("m") == Residency(pinned=False, keep_alive_s=60.0)
+    assert residency.of("n").keep_alive_s == 7.0
+
+
 def test_a_routers_keep_alive_overrides_the_settings() -> None:
     residency = residency_policy(keep_alives=(("m", None),))
     residency.set(Policies("r", {"m": ModelPolicy(keep_alive_s=5.0)}))

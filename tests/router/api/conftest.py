@@ -44,6 +44,7 @@ from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.origins import Origins
 from serving.awake import Awake
+from serving.live_settings import LiveSettings
 from serving.stay_awake import StayAwake
 
 GIB = 1024**3
@@ -176,7 +177,7 @@ class World:
 
     def core(self, home: Path) -> Core:
         return Core(
-            settings=Settings(home=home),
+            settings=LiveSettings(Settings(home=home)),
             router_id="r",
             registry=self.registry,
             backups=Backups(self.registry.path),

@@ -78,7 +78,7 @@ def load_all(router: RunningRouter, node: ScriptedNode) -> None:
 
 
 async def explained(router: RunningRouter, caller: RawCaller) -> dict[str, Any]:
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     path = f"/admin/explain/{caller.headers['x-request-id']}"
     asker = await router.send("GET", path, authorization=f"Bearer {key}")
     answer = json.loads(await asker.body())

@@ -183,7 +183,7 @@ def test_a_router_that_cannot_start_is_one_line_and_code_2(
 
 def test_the_queue_s_options_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Settings] = []
-    monkeypatch.setattr(serve, "run", run.append)
+    monkeypatch.setattr(serve, "run", lambda settings, _sources: run.append(settings))
     cli = Cli(RouterAccess("", tmp_path))
     del cli.environ["MLX_FLEET_ROUTER_URL"]
     cli.must("serve", "--queue-limit", "7", "--promote-after", "2.5")

@@ -109,7 +109,7 @@ def test_key_files_are_private(router_place: RouterAccess) -> None:
 async def whole_sending_and_admin(router: RunningRouter, node: ScriptedNode) -> list[RawCaller]:
     """Callers that wait for a whole answer, within their own body, and for the admin API."""
     body = json.dumps({"url": node.url, "token": "t"}).encode()
-    admin_key = router.core.settings.admin_key_file.read_text().strip()
+    admin_key = router.core.settings.current.admin_key_file.read_text().strip()
     return [
         await router.post({"model": "m"}),
         await router.send("POST", CHAT, b'{"mod', x_api_key=router.key, content_length="100"),

@@ -222,7 +222,7 @@ class World:
 
     async def look(self) -> None:
         """Everything that shows what nodes reported can be shown."""
-        admin = self.router.core.settings.admin_key_file.read_text().strip()
+        admin = self.router.core.settings.current.admin_key_file.read_text().strip()
         for path in ("/admin/nodes", "/admin/models", "/admin/usage"):
             json.loads(await self.get(path, admin))
         await self.get("/metrics", admin)

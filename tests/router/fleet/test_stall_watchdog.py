@@ -192,6 +192,18 @@ async def test_a_stalled_model_is_reported_until_it_makes_progress() -> None:
     assert world.stalled == frozenset()
 
 
+async def test_new_limits_apply_to_requests_that_are_open() -> None:
+    world = World()
+    world.stalls.set_limits(StallLimits(900.0, 900.0, 900.0))
+    with pytest.raises(NodeFailed, match="for 0.3 s"):
+        async with asyncio.timeout(WAIT_S):
+            with world.stalls.watch(lease(), lambda: False):
+                world.clock.advance(1.0)
+                world.stalls._check()
+                world.stalls.set_limits(StallLimits(0.3, 900.0, 900.0))
+                await asyncio.get_running_loop().create_future()
+
+
 async def test_a_load_that_stalls_is_no_wedge() -> None:
     world = World()
     world.hear(state=ModelState.LOADING)

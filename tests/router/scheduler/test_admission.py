@@ -351,6 +351,18 @@ def test_a_full_queue_rejects_the_next_with_its_position() -> None:
     assert len(fleet.scheduler._admission) == 2
 
 
+def test_a_lower_limit_rejects_the_next_and_keeps_those_that_wait() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(a_ticket("0", 5_000))
+    for number in range(3):
+        queued(fleet.submit(a_ticket(f"{number}", 1_000)))
+    fleet.scheduler.set_limits(AdmissionLimits(max_waiting=2))
+    assert rejected(fleet.submit(a_ticket("x", 2_000))).kind is RejectKind.QUEUE_FULL
+    assert len(fleet.scheduler._admission) == 3
+    fleet.scheduler.set_limits(AdmissionLimits(max_waiting=9))
+    queued(fleet.submit(a_ticket("y", 2_000)))
+
+
 def test_in_a_full_queue_the_key_with_most_makes_room_for_another() -> None:
     fleet = Fleet(*agents("a"), limits=AdmissionLimits(max_waiting=3))
     fleet.lease(a_ticket("0", 5_000))

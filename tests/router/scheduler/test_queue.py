@@ -47,6 +47,17 @@ def test_a_third_of_the_work_is_for_the_promoted_whichever_model_others_request(
     assert begun_s == [30.0, 33.0, 36.0, 39.0, 42.0]
 
 
+def test_tickets_that_wait_are_promoted_by_the_new_limit() -> None:
+    fleet = Fleet(node_view("a", cached_model("x")))
+    lease = fleet.lease(a_ticket("0", 300, model="x"))
+    fleet.submit(a_ticket("large", 3_000, model="x", priority=Priority.BATCH))
+    fleet.submit(a_ticket("small", 300, model="x", priority=Priority.INTERACTIVE))
+    fleet.scheduler.set_limits(AdmissionLimits(promote_after_s=5.0))
+    fleet.now_s = 6.0
+    granted = [each for each in fleet.first(lease) if isinstance(each, Grant)]
+    assert granted[0].lease.ticket_id == "large"
+
+
 def test_deadlines_of_those_that_left_do_not_gather() -> None:
     placement = Placement(Prefixes(), Rates(), NodeBooks(), Sessions())
     queue = FairQueue(AdmissionLimits())

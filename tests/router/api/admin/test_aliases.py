@@ -27,7 +27,7 @@ def row(request_id: str) -> UsageRecord:
 
 
 async def call(router: RunningRouter, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     data = b"" if body is None else json.dumps(body).encode()
     caller = await router.send(
         method,

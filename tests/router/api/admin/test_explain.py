@@ -28,7 +28,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 async def call(router: RunningRouter, method: str, path: str, body: object = None) -> Any:
     """The answer of the admin API, whatever its status."""
-    key = router.core.settings.admin_key_file.read_text().strip()
+    key = router.core.settings.current.admin_key_file.read_text().strip()
     data = b"" if body is None else json.dumps(body).encode()
     caller = await router.send(
         method,

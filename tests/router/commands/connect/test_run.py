@@ -12,6 +12,7 @@ from router.commands.client import AdminClient, CommandFailed, RouterAccess
 from router.commands.connect import run as command
 from router.commands.connect.clients import CLIENTS
 from router.commands.connect.run import ConnectOptions, key_name
+from router.commands.connect.setup import Endpoint
 from tests.router.commands.conftest import sending
 
 URL = "http://127.0.0.1:8800"
@@ -75,7 +76,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
     for client in CLIENTS.values():
-        for file in client.setup(command.Endpoint("u", "k", "m", 1)).written:
+        for file in client.setup(Endpoint("u", "k", "m", 1)).written:
             if file.variable:
                 monkeypatch.delenv(file.variable, raising=False)
     return folder
