@@ -27,6 +27,7 @@ out."""
 _LEVELS = (b'"minimal"', b'"low"', b'"medium"', b'"high"', b'"xhigh"', b'"max"')
 _PICTURES = ((b"/9j/", "jpeg"), (b"R0lG", "gif"), (b"UklG", "webp"))
 """Beginnings of files in base64, and their types; any other is taken for a PNG."""
+_MOST = 2**31 - 1
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -115,9 +116,9 @@ def _common(fields: Fields) -> dict[str, Any]:
             made[_OPTIONS[name]] = value
     limit = _number(options, "num_predict")
     if limit is not None and limit > 0:
-        made["max_tokens"] = limit
+        made["max_tokens"] = min(limit, _MOST)
     seed = _number(options, "seed")
-    if seed is not None and seed >= 0:
+    if seed is not None and 0 <= seed <= _MOST:
         made["seed"] = seed
     if bytes(fields.get("think", _ABSENT)) in _LEVELS:
         made["reasoning_effort"] = fields["think"]

@@ -15,8 +15,10 @@ from node.protocol.paths import PATH_OLLAMA_CHAT
 from router.client import sse
 from router.types import Tokens
 
-MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Longest event that is held back until it is complete."""
+MAX_HELD_BYTES = 16 * 1024 * 1024
+"""Most bytes of an event that is not complete, and of all calls, that are held back."""
+_CALL_BYTES = 200
+"""Memory of a piece of a call besides its text."""
 _BREAK = re.compile(rb"\r?\n\r?\n")
 _DATA = re.compile(rb"^data:[ ]?(.*)$", re.MULTILINE)
 _DONE = b"[DONE]"
@@ -73,8 +75,8 @@ _decode_any = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-class EventTooLong(OSError):
-    """An event of the server is longer than the router holds back."""
+class TooMuchHeld(OSError):
+    """The server sends an event or calls that are longer than the router holds back."""
 
 
 class LineTranslator:
@@ -99,20 +101,22 @@ class LineTranslator:
         self._rest = b""
         """The beginning of an event whose rest has not arrived."""
         self._calls: dict[int, _OpenCall] = {}
+        self._held_bytes = 0
+        """Bytes of all calls so far."""
         self._finish = ""
         self._is_over = False
 
     def lines(self, events: bytes, tokens: Tokens | None) -> bytes:
         """Returns the lines for the events that follow; `tokens` are the counts so far. Raises
-        `EventTooLong`."""
+        `TooMuchHeld`."""
         pieces = []
         *whole, self._rest = _BREAK.split(self._rest + events)
         for event in whole:
             data = b"".join(_DATA.findall(event)).strip()
             if data and not self._is_over:
                 pieces.append(self._ending(tokens) if data == _DONE else self._line(data))
-        if len(self._rest) > MAX_EVENT_BYTES:
-            raise EventTooLong
+        if max(len(self._rest), self._held_bytes) > MAX_HELD_BYTES:
+            raise TooMuchHeld
         return b"".join(pieces)
 
     def end(self, tokens: Tokens | None) -> bytes:
@@ -171,11 +175,13 @@ class LineTranslator:
     def _collect(self, text: _Text) -> None:
         """Adds the pieces of calls, which are sent once they are complete."""
         for at, given in enumerate(text.tool_calls or ()):
+            self._held_bytes += _CALL_BYTES
             call = self._calls.setdefault(given.index or at, _OpenCall())
             call.call_id = given.id or call.call_id
             if given.function is not None:
                 call.name = given.function.name or call.name
                 call.pieces.append(given.function.arguments or "")
+                self._held_bytes += len(call.pieces[-1])
 
     def _take_calls(self) -> dict[str, Any]:
         """Returns the calls whose arguments are complete."""

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.upstream.translated_body import translated
 
@@ -121,3 +123,26 @@ def test_only_a_switched_off_thinking_is_hidden() -> None:
     for think, hides in ((False, True), (True, False), (None, False)):
         body = json.dumps({"model": "m", "messages": [USER], "think": think}).encode()
         assert translated(CHAT, body, stream=True).hides_thinking is hides
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = ("messages", "options", "images", "prompt", "system", "raw", "think", "format", "tools")
+MEMBERS = ("role", "content", "images", "tool_calls", "num_predict", "seed", "function", "name")
+
+
+@given(
+    st.sampled_from([CHAT, GENERATE]),
+    st.dictionaries(
+        st.sampled_from(FIELDS),
+        JSON | st.lists(st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=4), max_size=3),
+    ),
+)
+def test_any_body_is_translated_or_left_as_it_is(path: str, fields: dict[str, Any]) -> None:
+    made = translated(path, json.dumps(fields).encode(), stream=True)
+    assert isinstance(json.loads(made.body), dict)

@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.types import Tokens
-from router.upstream.translated_lines import MAX_EVENT_BYTES, EventTooLong, LineTranslator
+from router.upstream.translated_lines import MAX_HELD_BYTES, LineTranslator, TooMuchHeld
 
 TOKENS = Tokens(11, 5, 7)
 DONE = b"data: [DONE]\n\n"
@@ -156,5 +158,19 @@ def test_events_that_are_not_valid_are_left_out() -> None:
 
 
 def test_an_event_without_end_is_not_held_back_for_ever() -> None:
-    with pytest.raises(EventTooLong):
-        translator().lines(b"data: " + b"x" * MAX_EVENT_BYTES, None)
+    with pytest.raises(TooMuchHeld):
+        translator().lines(b"data: " + b"x" * MAX_HELD_BYTES, None)
+
+
+def test_calls_without_end_are_not_held_back_for_ever() -> None:
+    stream = translator()
+    piece = event(tool_calls=[call(0, "x" * 1_000_000)])
+    with pytest.raises(TooMuchHeld):
+        for _ in range(MAX_HELD_BYTES // 1_000_000 + 1):
+            stream.lines(piece, None)
+
+
+@given(st.binary(max_size=60), st.sampled_from(["", "data: ", 'data: {"choices":[{"delta":{']))
+def test_any_bytes_of_a_server_are_lines_or_nothing(data: bytes, begin: str) -> None:
+    read(translator().lines(begin.encode() + data + b"\n\n" + DONE, TOKENS))
+    translator().whole(data, TOKENS)

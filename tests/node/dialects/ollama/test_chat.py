@@ -1,15 +1,18 @@
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ollama import Options as SdkOptions
 from ollama._types import ChatRequest, GenerateRequest
 
 from node.dialects.ollama.chat import OLLAMA_CHAT, OllamaRequest, read_ollama_chat
-from node.dialects.ollama.generate import OLLAMA_GENERATE
+from node.dialects.ollama.generate import OLLAMA_GENERATE, read_ollama_generate
 from node.dialects.ollama.options import OPTIONS
 from node.dialects.ollama.residency import ResidencyRequest
-from node.errors import BadRequest, Unsupported
+from node.errors import BadRequest, NodeError, Unsupported
 from node.ipc.generate import ConstraintKind
 
 USER = {"role": "user", "content": "hello"}
@@ -185,3 +188,26 @@ def test_without_messages_the_model_is_only_loaded_or_unloaded(messages: object)
     assert load == ResidencyRequest("m", None, is_chat=True) and not load.unloads
     unload = parse(messages=messages, keep_alive=0)
     assert isinstance(unload, ResidencyRequest) and unload.unloads
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+MEMBERS = ("role", "content", "images", "tool_calls", "num_predict", "seed", "function", "name")
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*OLLAMA_CHAT.body.model_fields, *OLLAMA_GENERATE.body.model_fields]),
+        JSON | st.lists(st.dictionaries(st.sampled_from(MEMBERS), JSON, max_size=4), max_size=3),
+    )
+)
+def test_any_body_is_read_or_refused(fields: dict[str, Any]) -> None:
+    body = json.dumps({"model": "m", **fields}).encode()
+    for read in (read_ollama_chat, read_ollama_generate):
+        with contextlib.suppress(NodeError):
+            read(body, str)
