@@ -122,7 +122,11 @@ class LineTranslator:
     def end(self, tokens: Tokens | None) -> bytes:
         """Returns the last line of a stream that has ended without `[DONE]`; empty if it has had
         its last line, or was cut off."""
-        return self._ending(tokens) if self._finish and not self._is_over else b""
+        if self._is_over:
+            return b""
+        if self._first_ns == 0 and self._rest.lstrip().startswith(b"{"):
+            return self.whole(self._rest, tokens) + b"\n"  # the server does not stream
+        return self._ending(tokens) if self._finish else b""
 
     def whole(self, body: bytes, tokens: Tokens | None) -> bytes:
         """Returns a whole response; one that is no chat's or completion's as it is."""

@@ -161,7 +161,11 @@ async def test_a_call_that_breaks_off_is_an_error_at_the_end(tmp_path: Path, out
         stream = await client.chat(
             MODEL, [{"role": "user", "content": QUESTION}], tools=_TOOLS, stream=True
         )
-        with pytest.raises(ollama.ResponseError, match="broke off its"):
+        with pytest.raises(
+            ollama.ResponseError, match="^The model broke off its call of get_weather"
+        ):
             _ = [line async for line in stream]
-        with pytest.raises(ollama.ResponseError, match="broke off its"):
+        with pytest.raises(
+            ollama.ResponseError, match="^The model broke off its call of get_weather"
+        ):
             await client.chat(MODEL, [{"role": "user", "content": QUESTION}], tools=_TOOLS)

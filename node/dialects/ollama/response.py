@@ -12,6 +12,7 @@ from node.dialects.fields.logprobs import alternative
 from node.errors import BrokenCall, EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage, TokenLogprob
 from node.protocol.error_envelopes import ollama_envelope
+from node.protocol.errors import BROKEN_CALL
 from node.protocol.messages import FinishReason
 from node.protocol.ollama.json_lines import CONTENT_TYPE, FILLER, spelled
 
@@ -42,8 +43,8 @@ class LineWriter:
         self._calls = 0
         self._open_call: Part | None = None
         self._arguments: list[str] = []
-        self._is_cut_off = False
-        """True if a call has ended before its arguments were complete."""
+        self._cut_off = ""
+        """Name of a call that has ended before its arguments were complete."""
 
     def accepted(self, accepted: Accepted) -> None:
         """Notes that the model is loaded."""
@@ -68,8 +69,8 @@ class LineWriter:
 
     def ending(self, last: Delta) -> bytes:
         rest, finish = self._end_call(), last.finish or FinishReason.STOP
-        if self._is_cut_off and finish is FinishReason.STOP and last.stop is None:
-            return rest + self.error(BrokenCall())
+        if self._cut_off and finish is FinishReason.STOP and last.stop is None:
+            return rest + self.error(_broken(self._cut_off))
         return rest + self._line(self.text(""), (), self._summary(finish, last.usage))
 
     def error(self, error: NodeError) -> bytes:
@@ -82,9 +83,9 @@ class LineWriter:
         if output.usage is None:
             raise EngineFault("The engine ended the request without reporting its usage.")
         calls = [call for call in output.calls if call.is_whole_call]
-        is_cut_off = len(calls) < len(output.calls)
-        if is_cut_off and output.finish is FinishReason.STOP and output.stop is None:
-            raise BrokenCall
+        cut_off = [call.name for call in output.calls if not call.is_whole_call]
+        if cut_off and output.finish is FinishReason.STOP and output.stop is None:
+            raise _broken(cut_off[0])
         more: dict[str, Any] = {}
         thinking = output.text(_REASONING)
         if thinking and not self._hides_thinking:
@@ -110,7 +111,7 @@ class LineWriter:
         try:
             shown = _call(self._calls, call.name, call.call_id, arguments)
         except msgspec.DecodeError:
-            self._is_cut_off = True
+            self._cut_off = call.name
             return b""
         self._calls += 1
         return self._line(self.text("", {"tool_calls": [shown]}))
@@ -163,6 +164,11 @@ class GenerateLines(LineWriter):
 
     def text(self, text: str, more: Mapping[str, Any] = _NOTHING) -> dict[str, Any]:
         return {"response": text, **more}
+
+
+def _broken(name: str) -> BrokenCall:
+    """Returns the error for a call whose arguments have no end."""
+    return BrokenCall(f"{BROKEN_CALL}{name}: its arguments have no end.")
 
 
 def _call(index: int, name: str, call_id: str, arguments: str) -> dict[str, Any]:

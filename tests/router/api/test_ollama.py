@@ -124,3 +124,23 @@ async def test_a_key_is_required(router: RunningRouter) -> None:
     caller = await router.send("GET", "/api/tags")
     assert "API key" in json.loads(await caller.body())["error"]
     assert caller.status == 401
+
+
+async def test_a_pinned_model_is_not_unloaded(router: RunningRouter, tmp_path: Path) -> None:
+    async with running(tmp_path / "p", pins=("scripted",)) as agent:
+        await add_real(router, agent, "p")
+        await post(router, "/api/generate", {"model": "scripted"})
+        both = f"Bearer {router.new_key('admin', 'inference')}"
+        body = {"model": "scripted", "keep_alive": 0}
+        status, answer = await post(router, "/api/generate", body, authorization=both)
+    assert status == 409 and "is pinned on p" in answer["error"]
+
+
+async def test_an_unload_of_what_is_not_loaded_is_done(
+    router: RunningRouter, agent: RunningAgent
+) -> None:
+    both = f"Bearer {router.new_key('admin', 'inference')}"
+    assert (await agent.status()).models[0].state.value == "on_disk"
+    body = {"model": "scripted", "keep_alive": 0}
+    status, answer = await post(router, "/api/generate", body, authorization=both)
+    assert (status, answer["done_reason"]) == (200, "unload")

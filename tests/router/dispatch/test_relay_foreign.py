@@ -521,3 +521,38 @@ async def test_a_model_of_a_server_needs_no_load(
     caller = await router.post({"model": "m"}, "/api/generate")
     assert json.loads(await caller.body())["done_reason"] == "load"
     assert bodies(node) == []
+
+
+async def test_silence_of_a_server_is_filled_for_a_client_of_ollama_s(
+    impatient: RunningRouter, start_node: StartNode
+) -> None:
+    go = asyncio.Event()
+
+    async def late(request: Request) -> None:
+        await go.wait()
+        await counted(request)
+
+    await add(impatient, start_node, late)
+    caller = await impatient.post(OLLAMA, "/api/chat")
+    assert await caller.head() == 200
+    assert [await caller.chunk() for _ in range(2)] == [b" "] * 2
+    go.set()
+    lines = [json.loads(line) for line in (await caller.body()).splitlines()]
+    assert [line["message"]["content"] for line in lines] == ["hello", ""]
+
+
+async def test_a_late_error_of_a_server_is_the_last_line_for_a_client_of_ollama_s(
+    impatient: RunningRouter, start_node: StartNode
+) -> None:
+    go = asyncio.Event()
+
+    async def late(request: Request) -> None:
+        await go.wait()
+        await request.answer(b'{"error":{"message":"No such field."}}', "400 Bad Request")
+
+    await add(impatient, start_node, late)
+    caller = await impatient.post(OLLAMA, "/api/chat")
+    assert await caller.head() == 200
+    go.set()
+    (line,) = [json.loads(line) for line in (await caller.body()).splitlines()]
+    assert line["error"] == "No such field."

@@ -106,6 +106,14 @@ def test_a_stream_without_done_ends_with_its_last_line_if_it_was_whole() -> None
     assert cut.end(TOKENS) == b""
 
 
+def test_a_server_that_does_not_stream_is_understood() -> None:
+    stream = translator()
+    whole = b'{"choices":[{"message":{"content":"Hi"},"finish_reason":"stop"}]}'
+    assert stream.lines(whole, None) == b""
+    (line,) = read(stream.end(TOKENS))
+    assert (line["message"]["content"], line["done"]) == ("Hi", True)
+
+
 def test_an_error_within_a_stream_is_its_last_line() -> None:
     stream = translator()
     events = event(content="a") + b'data: {"error":{"message":"Gone."}}\n\n' + event(content="b")

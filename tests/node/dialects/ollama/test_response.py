@@ -16,6 +16,7 @@ from node.ipc.messages import (
     RowUsage,
     TokenLogprob,
 )
+from node.protocol.errors import BROKEN_CALL
 from node.protocol.messages import FinishReason
 
 HEAD = ResponseHead("id", "m", 0)
@@ -99,6 +100,7 @@ def test_a_call_without_its_end_is_left_out_or_an_error(
     stream.parts([START, ARGUMENTS[0]])
     (line,) = [json.loads(each) for each in stream.ending(last(finish, stop)).splitlines()]
     assert ("error" in line) is is_error
+    assert not is_error or line["error"].startswith(BROKEN_CALL)
     collected = Collected(finish=finish, stop=stop, usage=USAGE)
     collected.add([TEXT, START, ARGUMENTS[0]])
     if is_error:
