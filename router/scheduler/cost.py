@@ -21,9 +21,11 @@ FAILED_LOAD_S = 600.0
 """Penalty if the model's last load failed or the model is stalled. It makes the node the last
 resort and does not exclude it."""
 FAILURE_PENALTY_S = 600.0
-MIGRATION_S, MIGRATION_SHARE = 2.0, 0.2
-"""A session moves away from the node where it is warm if another one is better by the larger of
-both."""
+MIGRATION_SHARE = 0.2
+MIGRATION_S, MIGRATION_PROMPT_SHARE = 2.0, 0.1
+"""A session moves away from the node where it is warm if another one is better by `MIGRATION_SHARE`
+of the cost there, and by `MIGRATION_PROMPT_SHARE` of the time to prefill its whole prompt, at most
+`MIGRATION_S`: a short prompt risks little."""
 TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
 """Costs that differ by no more than the larger of both are equal, unless the node has `TIE_TOKENS`
 less of the prompt cached: keeping a prefix on one node is worth it even where prefill is fast."""
@@ -138,11 +140,11 @@ class CostModel:
             return NodeTerms(view.node_id, view.name, load_s=load_s, failure_penalty_s=penalty_s)
         covered, pending = self._cached(estimate, view, book, model)
         cached = covered.usable_tokens + int(PENDING_SHARE * pending)
-        migration_s = 0.0
-        if home is not None and cached < home.cached_tokens:
-            migration_s = max(MIGRATION_S, MIGRATION_SHARE * home.total_s)
         restored = covered.usable_tokens - covered.memory_tokens
         prompt_tokens = max(estimate.prompt_tokens, cached + 1.0)
+        migration_s = 0.0
+        if home is not None and cached < home.cached_tokens:
+            migration_s = _migration_s(home, rates.prefill.seconds(0, prompt_tokens))
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
@@ -230,6 +232,13 @@ class CostModel:
             loss_s += _full_load_s(other, rates) * live_share
             loss_s += _loss_s(warm, warm.tokens, "", now_s, rates, other)
         return loss_s
+
+
+def _migration_s(home: HomeCost, prompt_s: float) -> float:
+    """Least advantage for which a session moves to a node that prefills its prompt in
+    `prompt_s`."""
+    least_s = min(MIGRATION_S, MIGRATION_PROMPT_SHARE * prompt_s)
+    return max(least_s, MIGRATION_SHARE * home.total_s)
 
 
 def _loss_s(

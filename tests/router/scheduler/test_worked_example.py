@@ -117,7 +117,7 @@ def test_what_the_page_states_of_the_next_seconds_is_so() -> None:
     world.now_s += 3.27
     later = world.terms(again)
     assert (later["mini"].total_s, later["studio"].total_s) == pytest.approx(
-        (4.42, 18.23), abs=0.006
+        (4.42, 17.28), abs=0.006
     )
     (action,) = world.scheduler.on_time(world.moment)
     assert action.lease.node_id == "mini"  # type: ignore[union-attr]
