@@ -1,9 +1,10 @@
 """Faults of the HTTP side, for tests and dry runs with the scripted engine.
 
-A raw ASGI layer around `/v1`: it delays, refuses, cuts off, stalls and garbles responses as real
-servers do, and records what it received and sent. `GET /scripted` shows switches and records, `PUT
-/scripted` replaces the switches, `DELETE /scripted/records` drops the records; all three need the
-agent's token. What the engine itself does is in its script and is fixed while the agent runs.
+A raw ASGI layer around `/v1` and `/api`: it delays, refuses, cuts off, stalls and garbles responses
+as real servers do, and records what it received and sent. `GET /scripted` shows switches and
+records, `PUT /scripted` replaces the switches, `DELETE /scripted/records` drops the records; all
+three need the agent's token. What the engine itself does is in its script and is fixed while the
+agent runs.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from node.errors import NodeError
 from node.protocol.event_stream import event
 from node.protocol.headers import HEADER_REQUEST_ID
-from node.protocol.paths import VERSION_PREFIX
+from node.protocol.paths import OLLAMA_PREFIX, VERSION_PREFIX
 from node.server.call import error_body
 from node.settings import Settings
 
@@ -35,7 +36,7 @@ _CODES = {429: "rate_limit_exceeded", 409: "model_busy"}
 
 
 class Switches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Faults of responses under `/v1`; None turns a fault off."""
+    """Faults of responses under `/v1` and `/api`; None turns a fault off."""
 
     headers_delay_s: float = 0.0
     """Seconds until the request reaches the agent."""
@@ -96,7 +97,7 @@ class _Faults:
         path = scope.get("path", "")
         if scope["type"] == "http" and path in (CONTROL_PATH, RECORDS_PATH):
             await self._control(scope, receive, send)
-        elif scope["type"] == "http" and path.startswith(VERSION_PREFIX):
+        elif scope["type"] == "http" and path.startswith((VERSION_PREFIX, OLLAMA_PREFIX)):
             await self._serve(scope, receive, send)
         else:
             await self._app(scope, receive, send)

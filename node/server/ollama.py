@@ -14,6 +14,7 @@ from node.dialects.ollama.residency import ResidencyRequest
 from node.errors import BadRequest, ModelBusy, NotHere, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
 from node.protocol.headers import HEADER_REQUESTED_MODEL
+from node.protocol.models import ModelCard
 from node.protocol.ollama.json_lines import residency_body
 from node.protocol.ollama.left_out import pulled_line, why_left_out
 from node.protocol.ollama.models import (
@@ -78,12 +79,19 @@ class OllamaApi:
             await self._change_residency(call, parsed)
             return
         model, keep_alive_s = parsed.request.model, parsed.keep_alive_s
-        if parsed.must_think and "reasoning" not in (await self._agent.card(model)).capabilities:
-            raise BadRequest(f"{model!r} does not support thinking.", param="think")
+        if parsed.needs:
+            self._check_abilities(await self._agent.card(model), parsed)
         self._keep(call, model, keep_alive_s)
         await self._run(call, parsed, chain)
         if keep_alive_s == 0 and not call.origin:
             await self._unload(model)
+
+    def _check_abilities(self, card: ModelCard, parsed: OllamaRequest) -> None:
+        """Raises `BadRequest` if the model cannot do what the request asks for, in the words by
+        which clients ask again without it."""
+        for ability, (param, word) in parsed.needs.items():
+            if ability not in card.capabilities:
+                raise BadRequest(f"{card.name!r} does not support {word}.", param=param)
 
     def _read(
         self, call: Call, names: Collection[str], body: bytes

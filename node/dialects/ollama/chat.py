@@ -1,6 +1,6 @@
 """The body of Ollama's `/api/chat`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -48,7 +48,7 @@ OLLAMA_CHAT = FieldTable(
             "text](#pictures-sounds-and-files). A last message of the assistant is continued. "
             "Without messages, the model is only loaded or unloaded."
         ),
-        "tools": f"Functions. {STRICT_NOTE}",
+        "tools": f"Functions; a 400 if the model's calls are not parsed. {STRICT_NOTE}",
         "chat_template_kwargs": "More variables for the template; `think` overrides them.",
     },
     refused={},
@@ -68,10 +68,13 @@ class OllamaRequest:
     hides_thinking: bool = False
 
     @property
-    def must_think(self) -> bool:
-        """True if the client asked for thinking, which not every model can do."""
+    def needs(self) -> Mapping[str, tuple[str, str]]:
+        """The capabilities that the model must have: for each the field that asks for it, and
+        Ollama's word."""
         template = self.request.template
-        return bool(template.enable_thinking) or template.reasoning_effort is not None
+        thinks = template.enable_thinking or template.reasoning_effort is not None
+        needed = {"tools": ("tools", "tools")} if self.request.tools else {}
+        return {**needed, "reasoning": ("think", "thinking")} if thinks else needed
 
     def writer(self, head: ResponseHead) -> LineWriter:
         if head.model == self.request.model:

@@ -60,12 +60,17 @@ async def test_a_response_names_the_model_as_its_client_does(tmp_path: Path) -> 
             assert {json.loads(line)["model"] for line in lines} == {name}
 
 
-async def test_thinking_of_a_model_that_cannot_think_is_refused(tmp_path: Path) -> None:
+async def test_what_a_model_cannot_do_is_refused_in_ollama_s_words(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     async with running(tmp_path) as agent:
-        for think in (True, "low"):
-            answer = await post(agent, "/api/chat", {**ASK, "think": think})
+        for fields, word in (
+            ({"think": True}, "thinking"),
+            ({"think": "low"}, "thinking"),
+            ({"tools": tools}, "tools"),
+        ):
+            answer = await post(agent, "/api/chat", {**ASK, **fields})
             assert answer.status_code == 400
-            assert answer.json()["error"] == "'scripted' does not support thinking."
+            assert answer.json()["error"] == f"'scripted' does not support {word}."
         assert (await post(agent, "/api/chat", {**ASK, "think": False})).status_code == 200
 
 

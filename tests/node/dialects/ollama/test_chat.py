@@ -138,7 +138,7 @@ def test_thinking_is_a_switch_or_an_effort(
     parsed = chat(think=think)
     template = parsed.request.template
     assert (template.enable_thinking, template.reasoning_effort) == (thinks, effort)
-    assert (parsed.hides_thinking, parsed.must_think) == (hides, bool(thinks))
+    assert (parsed.hides_thinking, "reasoning" in parsed.needs) == (hides, bool(thinks))
 
 
 def test_results_belong_to_the_open_call_of_their_name() -> None:
@@ -180,6 +180,8 @@ def test_a_picture_in_the_history_is_a_line_of_text() -> None:
 def test_tools_may_lack_their_type() -> None:
     (tool,) = chat(tools=[{"function": {"name": "f", "parameters": {}}}]).request.tools
     assert tool.name == "f"
+    assert "tools" in chat(tools=[{"function": {"name": "f", "parameters": {}}}]).needs
+    assert chat().needs == {}
 
 
 @pytest.mark.parametrize("messages", [None, []])
