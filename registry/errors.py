@@ -9,6 +9,7 @@ _LISTINGS = {
     "key": "router keys list",
     "node": "router nodes",
     "schedule": "router schedule list",
+    "team": "router teams list",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import ColumnElement, RowMapping, insert, select, update
 
@@ -16,7 +17,7 @@ async def add(session: WriteSession, record: KeyRecord) -> KeyRecord:
     """Store a key; a name that an unrevoked key has is a Conflict."""
     if record.revoked_at_s is None and await _find(session, _active(record.name)):
         raise Conflict("key name", record.name)
-    await session.execute(insert(keys).values(asdict(record) | {"scopes": list(record.scopes)}))
+    await session.execute(insert(keys).values(asdict(record)))
     return record
 
 
@@ -36,16 +37,28 @@ async def revoke(session: WriteSession, key_id_or_name: str, now_s: float) -> Ke
     return _record(row)
 
 
-async def set_budget(
-    session: WriteSession, key_id_or_name: str, paid_budget: float | None
-) -> KeyRecord:
-    """Change the budget of the unrevoked key of that id, else of that name. Raises NotFound."""
-    by_id = (keys.c.id == key_id_or_name) & keys.c.revoked_at_s.is_(None)
-    record = await _find(session, by_id) or await get(session, key_id_or_name)
-    changed = update(keys).where(keys.c.id == record.id).values(paid_budget=paid_budget)
+async def change(session: WriteSession, key_id_or_name: str, **values: Any) -> KeyRecord:
+    """Set columns of the unrevoked key of that id, else of that name. Raises NotFound."""
+    record = await find(session, key_id_or_name)
+    if not values:
+        return record
+    changed = update(keys).where(keys.c.id == record.id).values(values)
     row = await session.fetch_one(changed.returning(keys))
     assert row is not None
     return _record(row)
+
+
+async def find(session: ReadSession, key_id_or_name: str) -> KeyRecord:
+    """The unrevoked key of that id, else of that name, expired or not. Raises NotFound."""
+    by_id = (keys.c.id == key_id_or_name) & keys.c.revoked_at_s.is_(None)
+    return await _find(session, by_id) or await get(session, key_id_or_name)
+
+
+async def of_team(session: ReadSession, team_id: str) -> list[KeyRecord]:
+    """The unrevoked keys of a team, oldest first."""
+    those = select(keys).where((keys.c.team_id == team_id) & keys.c.revoked_at_s.is_(None))
+    ordered = those.order_by(keys.c.created_at_s, keys.c.id)
+    return [_record(row) for row in await session.fetch_all(ordered)]
 
 
 async def get(session: ReadSession, name: str) -> KeyRecord:
@@ -81,4 +94,9 @@ async def _find(session: ReadSession, which: ColumnElement[bool]) -> KeyRecord |
 
 
 def _record(row: RowMapping) -> KeyRecord:
-    return KeyRecord(**{**row, "scopes": tuple(row["scopes"])})
+    models = row["models"]
+    lists = {
+        "scopes": tuple(row["scopes"]),
+        "models": None if models is None else tuple(models),
+    }
+    return KeyRecord(**{**row, **lists})

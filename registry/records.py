@@ -126,6 +126,27 @@ class KeyRecord:
     paid_budget: float | None = None
     """Most that its requests to paid servers may cost in a calendar month (UTC); None: it may use
     none."""
+    team_id: str | None = None
+    models: tuple[str, ...] | None = None
+    """Models and aliases that it may use, by name or by pattern with `*`; None: all."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """Its limits by name; one that is not set is absent."""
+    old_digest: str | None = None
+    """Digest of its secret before the last rotation, which is accepted until `old_until_s`."""
+    old_prefix: str | None = None
+    old_until_s: float | None = None
+    rotated_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TeamRecord:
+    """A team, whose limits its keys share. A deleted team is kept for the usage of its keys."""
+
+    id: str
+    name: str
+    limits: dict[str, int]
+    created_at_s: float
+    deleted_at_s: float | None = None
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -159,25 +180,39 @@ class UsageRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """Sums over one key and one model; a token count that a node never reported counts as 0."""
+    """Sums over one group of requests; a token count that a node never reported counts as 0. What
+    the requests are not grouped by is None."""
 
-    key_id: str
-    model: str
     requests: int
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int
     cost: float | None = None
     """Cost at paid servers; None if none was used."""
+    key_id: str | None = None
+    team_id: str | None = None
+    """The team that the key belongs to now; empty: none."""
+    model: str | None = None
+    node_id: str | None = None
+    """Empty: no node had the request."""
+    day: int | None = None
+    """Number of the calendar day, in UTC."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One entry of the audit log; ids grow in the order of writing."""
 
-    id: int
     at_s: float
     actor: str
+    """Name of the key; or what did it in the router itself."""
     verb: str
     subject: str
     detail: str
+    client: str = ""
+    """Address that the request came from; empty: the router itself did it."""
+    outcome: str = "done"
+    """"done", or the code of the error that it ended with."""
+    id: int = 0
+    """0 before the entry is stored."""

@@ -107,6 +107,27 @@ residency = Table(
     Column("since_s", Double, nullable=False),
 )
 
+# A deleted team stays as a row, so that usage can name it.
+teams = Table(
+    "teams",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("limits", JSON, nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Column("deleted_at_s", Double),
+)
+
+Index(
+    "uq_teams_active_name",
+    teams.c.name,
+    unique=True,
+    sqlite_where=teams.c.deleted_at_s.is_(None),
+    postgresql_where=teams.c.deleted_at_s.is_(None),
+)
+
+# `old_digest` is that of a rotated key's secret before, until `old_until_s`. No foreign key to the
+# team, since SQLite can add none to a table that exists.
 keys = Table(
     "keys",
     metadata,
@@ -121,6 +142,13 @@ keys = Table(
     Column("priority", Text, nullable=False, server_default="default"),
     Column("salt", Text, nullable=False, server_default=""),
     Column("paid_budget", Double),
+    Column("team_id", Text),
+    Column("models", JSON),
+    Column("limits", JSON, nullable=False, server_default="{}"),
+    Column("old_digest", Text),
+    Column("old_prefix", Text),
+    Column("old_until_s", Double),
+    Column("rotated_at_s", Double),
 )
 
 # A revoked key gives its name free, so that a rotated key can keep it.
@@ -164,4 +192,6 @@ audit = Table(
     Column("verb", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("client", Text, nullable=False, server_default=""),
+    Column("outcome", Text, nullable=False, server_default="done"),
 )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import and_, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Integer, and_, cast, func, literal_column, or_, select
 from sqlalchemy.dialects.sqlite import dialect, insert
 
 from registry.db import ReadSession, WriteSession
 from registry.errors import RefusedRow
 from registry.records import UsageRecord, UsageTotal
-from registry.tables import usage
+from registry.tables import keys, usage
 
 _NAMES = [column.name for column in usage.c]
 _values = attrgetter(*_NAMES)
@@ -64,25 +65,52 @@ async def add_each(session: WriteSession, records: Sequence[UsageRecord]) -> lis
     return refused
 
 
-async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal]:
-    """Sums by key and model over requests finished at `since_s` or later, or over all.
+_GROUPS: Mapping[str, tuple[str, ColumnElement[Any]]] = {
+    "key": ("key_id", usage.c.key_id),
+    "team": ("team_id", func.coalesce(keys.c.team_id, "")),
+    "model": ("model", usage.c.model),
+    "node": ("node_id", usage.c.node_id),
+    "day": ("day", cast(usage.c.finished_at_s / literal_column("86400"), Integer)),
+}
+GROUPS = tuple(_GROUPS)
+
+
+async def totals(
+    session: ReadSession,
+    by: Sequence[str] = ("key", "model"),
+    since_s: float | None = None,
+    until_s: float | None = None,
+) -> list[UsageTotal]:
+    """Sums by these of `GROUPS` over requests finished at `since_s` or later and before `until_s`.
 
     A request is one however often it was sent to a node (its later attempts are `ID.2`), its
     tokens those of all attempts.
     """
-    sums = [
-        func.coalesce(func.sum(column), 0).label(column.name)
-        for column in (usage.c.prompt_tokens, usage.c.cached_tokens, usage.c.completion_tokens)
-    ]
+    counted = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+    sums = [func.coalesce(func.sum(usage.c[name]), 0).label(name) for name in counted]
     first_dot = func.instr(usage.c.request_id + ".", ".")
     tickets = func.substr(usage.c.request_id, 1, first_dot - 1)
     requests = func.count(tickets.distinct()).label("requests")
     cost = func.sum(usage.c.cost).label("cost")
-    query = select(usage.c.key_id, usage.c.model, requests, *sums, cost)
+    groups = [_GROUPS[name][1].label(_GROUPS[name][0]) for name in by]
+    query = select(requests, *sums, cost, *groups)
+    if "team" in by:
+        query = query.select_from(usage.outerjoin(keys, usage.c.key_id == keys.c.id))
     if since_s is not None:
         query = query.where(usage.c.finished_at_s >= since_s)
-    grouped = query.group_by(usage.c.key_id, usage.c.model).order_by(usage.c.key_id, usage.c.model)
-    return [UsageTotal(**row) for row in await session.fetch_all(grouped)]
+    if until_s is not None:
+        query = query.where(usage.c.finished_at_s < until_s)
+    query = query.group_by(*groups).order_by(*groups)
+    return [UsageTotal(**row) for row in await session.fetch_all(query)]
+
+
+async def tokens(session: ReadSession, since_s: float) -> dict[str, int]:
+    """The tokens of each key's requests that finished since then, by the key's id."""
+    both = func.coalesce(usage.c.prompt_tokens, 0) + func.coalesce(usage.c.completion_tokens, 0)
+    used = func.sum(both).label("used")
+    since = select(usage.c.key_id, used).where(usage.c.finished_at_s >= since_s)
+    rows = await session.fetch_all(since.group_by(usage.c.key_id))
+    return {row["key_id"]: row["used"] for row in rows}
 
 
 async def costs(session: ReadSession, since_s: float) -> dict[str, float]:

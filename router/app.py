@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Match, Router
 from node.protocol.chain.prefix import PrefixHasher
 from node.protocol.ollama.left_out import RUNNING
 from node.protocol.paths import OLLAMA_PREFIX, VERSION_PREFIX
-from registry import aliases, keys, meta, nodes, policies, residency, schedules, usage
+from registry import aliases, keys, meta, nodes, policies, residency, schedules, teams, usage
 from registry.backup import Backups
 from registry.db import Registry
 from registry.migrate import open_migrated
@@ -24,7 +24,7 @@ from router.api.metrics import metrics_routes
 from router.api.ollama import Ollama
 from router.api.v1 import V1
 from router.api.whole_responses import error_response, send_error
-from router.auth import KeyRing
+from router.auth import KeyRing, day_tokens
 from router.core import Core
 from router.dispatch.dispatcher import Dispatcher, DispatchRecords
 from router.dispatch.scheduler_driver import SchedulerDriver
@@ -40,9 +40,13 @@ from router.fleet.watcher import Watcher
 from router.jobs import Jobs
 from router.lifecycle.action_runner import Dependencies
 from router.lifecycle.lifecycle import Lifecycle
+from router.limits.account import day_s
+from router.limits.limiter import Limiter
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
+from router.records.refusals import Refusals
+from router.records.settlement import Settlement
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets, month_s
 from router.routing.sticky_targets import StickyTargets
@@ -79,7 +83,7 @@ async def open_core(
         async with registry.read() as session:
             for record in await nodes.list_all(session):
                 core.watcher.start(record)
-        jobs = Jobs(registry, core.fleet, core.ledger)
+        jobs = Jobs(registry, core.fleet, core.ledger, settings.audit_entries)
         jobs.start()
         core.awake.start()
         waking = asyncio.create_task(watch_sleep(core.watcher.on_wake))
@@ -97,16 +101,26 @@ async def open_core(
         await registry.close()
 
 
+async def _load_keys(registry: Registry, wall: Callable[[], float]) -> tuple[KeyRing, Limiter]:
+    """Reads the keys and teams, and what each has used of its limits this day."""
+    async with registry.read() as session:
+        known_keys, known_teams = await keys.list_all(session), await teams.list_all(session)
+        used = await usage.tokens(session, day_s(wall()))
+    limiter = Limiter(day_tokens(known_keys, known_teams, used), wall_clock=wall)
+    return KeyRing(known_keys, known_teams), limiter
+
+
 async def _load_core(
     registry: Registry, live: LiveSettings[Settings], wall: Callable[[], float]
 ) -> Core:
     own_id = await meta.router_id(registry)
     async with registry.read() as session:
-        ring = KeyRing(await keys.list_all(session))
         fleet = Fleet(await residency.list_all(session))
         names = Names(fleet, await aliases.list_all(session))
         spent = await usage.costs(session, month_s(wall()))
         wanted = await policies.list_all(session), await schedules.list_all(session)
+    ring, limiter = await _load_keys(registry, wall)
+    settled = Settlement(limiter)
     metrics = Metrics(fleet.name_of)
     budgets = Budgets(fleet, spent, wall, metrics.charged)
     prefixes = PrefixIndex()
@@ -114,7 +128,8 @@ async def _load_core(
     scheduler = Scheduler(prefixes, admission_limits(live.current))
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
-    ledger = Ledger(origins, driver, budgets.charge, log_requests=live.current.log_requests)
+    logs = live.current.log_requests
+    ledger = Ledger(origins, driver, budgets.charge, settled, log_requests=logs)
     watcher = Watcher(fleet, ledger, prefixes)
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
@@ -129,9 +144,11 @@ async def _load_core(
         names=names,
         last_targets=StickyTargets(),
         budgets=budgets,
+        limiter=limiter,
         prefixes=prefixes,
         ledger=ledger,
         metrics=metrics,
+        refusals=Refusals(registry),
         prefix_hasher=PrefixHasher(),
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, driver, records),

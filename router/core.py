@@ -13,9 +13,11 @@ from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle
+from router.limits.limiter import Limiter
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
+from router.records.refusals import Refusals
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets
 from router.routing.sticky_targets import StickyTargets
@@ -37,9 +39,11 @@ class Core:
     names: Names
     last_targets: StickyTargets
     budgets: Budgets
+    limiter: Limiter
     prefixes: PrefixIndex
     ledger: Ledger
     metrics: Metrics
+    refusals: Refusals
     prefix_hasher: PrefixHasher
     watcher: Watcher
     dispatcher: Dispatcher

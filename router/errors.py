@@ -173,6 +173,31 @@ class PaidBudgetUsed(RouterError):
     is_always_final = True
 
 
+class LimitExceeded(RouterError):
+    """A limit of the API key or of its team does not allow the request now."""
+
+    status = 429
+    code = "rate_limit_exceeded"
+    kind = "rate_limit_error"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retry_after_s: int | None = None,
+        limit_headers: tuple[tuple[bytes, bytes], ...] = (),
+        is_final: bool = False,
+    ) -> None:
+        """`limit_headers` show the state of the limits; `is_final` keeps clients from retrying by
+        themselves."""
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.limit_headers = limit_headers
+        self.is_always_final = is_final
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), *self.limit_headers]
+
+
 class DeadlineExceeded(RouterError):
     """The response would start after the deadline in `x-fleet-deadline-s`, or has not started
     before it."""

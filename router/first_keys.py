@@ -7,13 +7,16 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from registry import keys
+from registry import audit, keys
 from registry.db import Registry, WriteSession
-from registry.records import KeyRecord
+from registry.records import AuditRecord, KeyRecord
 from router.auth import SCOPE_INFERENCE, SCOPES, digest, new_key
 from router.errors import StartError
 from router.settings import Settings
 from router.states import SCOPE_EXTERNAL
+
+ACTOR = "router"
+"""Actor of what the router does by itself, in the audit log."""
 
 
 async def make_first_keys(registry: Registry, settings: Settings) -> None:
@@ -35,6 +38,9 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
     async def add(session: WriteSession) -> None:
         for record in records:
             await keys.add(session, record)
+            detail = f"{record.prefix}… for {', '.join(record.scopes)}; at the first start"
+            entry = AuditRecord(record.created_at_s, ACTOR, "key.create", record.name, detail)
+            await audit.add(session, entry)
 
     await registry.write(add)
     for file, record in zip(wanted, records, strict=True):

@@ -7,7 +7,7 @@ import time
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from node.protocol.messages import ModelState, ModelStatus
-from registry import models, residency, usage
+from registry import audit, models, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import NotFound, RefusedRow, RegistryError, RegistryUnwritable
 from registry.records import ResidencyRecord, UsageRecord
@@ -19,6 +19,7 @@ from router.types import NodeView
 log = logging.getLogger("mlx_fleet.jobs")
 
 RESIDENCY_S = 2.0
+AUDIT_TRIM_S = 600.0
 BATCH_ROWS = 5_000
 """Rows per transaction; if one fails, at most this many have been prepared for nothing."""
 
@@ -26,10 +27,14 @@ BATCH_ROWS = 5_000
 class Jobs:
     """Runs the router's timers, and runs the jobs a last time at shutdown."""
 
-    def __init__(self, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+    def __init__(
+        self, registry: Registry, fleet: Fleet, ledger: Ledger, audit_entries: int
+    ) -> None:
+        """`audit_entries` is the most that the audit log keeps."""
         self._registry = registry
         self._fleet = fleet
         self._ledger = ledger
+        self._audit_entries = audit_entries
         self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
         self._usage_lock = asyncio.Lock()
         self._residency_lock = asyncio.Lock()
@@ -41,6 +46,7 @@ class Jobs:
         every = {"trigger": "interval", "coalesce": True, "max_instances": 1}
         self._scheduler.add_job(self.write_usage, seconds=USAGE_FLUSH_S, **every)
         self._scheduler.add_job(self.write_residency, seconds=RESIDENCY_S, **every)
+        self._scheduler.add_job(self.trim_audit, seconds=AUDIT_TRIM_S, **every)
         self._scheduler.start()
 
     async def close(self) -> None:
@@ -88,6 +94,15 @@ class Jobs:
             if not written:
                 self._ledger.push_back_rows(rows)
         return written
+
+    async def trim_audit(self) -> None:
+        """Deletes the oldest entries of the audit log beyond their number."""
+        try:
+            await self._registry.write(lambda session: audit.trim(session, self._audit_entries))
+        except RegistryUnwritable:
+            pass  # the registry has logged it
+        except RegistryError:
+            log.exception("old audit entries could not be deleted")
 
     async def write_residency(self) -> None:
         """Writes the residency of each node where it has changed."""

@@ -138,6 +138,14 @@ class Settings:
             is_live=True,
         ),
     ] = StayAwake.BUSY
+    audit_entries: Annotated[
+        int,
+        Setting(
+            whole_number(100, 10_000_000),
+            "Most entries of the audit log, besides a tenth as many about attempts that failed.",
+        ),
+    ] = 100_000
+    """Older ones are deleted."""
     exit_on_stdin_eof: Annotated[
         bool,
         Setting(

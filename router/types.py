@@ -2,13 +2,14 @@
 
 import math
 from enum import IntEnum, StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
 from node.protocol.chain.prefix import Chain
 from node.protocol.messages import Finished, ModelState, ModelStatus, NodeStatus
 from router.prices import Prices
+from router.quotas import Quota
 from router.states import SCOPE_EXTERNAL
 
 
@@ -44,6 +45,11 @@ class Caller(msgspec.Struct, frozen=True):
     """Keeps the caller's prefix hashes apart from those of others; empty if it shares prefixes."""
     paid_budget: float | None = None
     """Most that its requests to paid servers may cost in a calendar month; None if it has none."""
+    models: tuple[str, ...] | None = None
+    """Names, and patterns of names with `*`, of the models and aliases that it may use; None for
+    all."""
+    quotas: tuple[Quota, ...] = ()
+    """Limits of the key and of its team; empty if neither has any."""
 
     @property
     def may_use_servers(self) -> bool:
@@ -87,6 +93,8 @@ class Ticket(msgspec.Struct, frozen=True):
     """Number of attempts at models that were tried before this one."""
     cost_bound: float | None = None
     """Upper bound of what the request may cost at a paid server; None if it goes to none."""
+    limit_headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Headers of the response that show what is left of the caller's limits."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -145,27 +153,6 @@ class Tokens(NamedTuple):
     prompt: int
     cached: int
     completion: int
-
-
-class Coverage(msgspec.Struct, frozen=True):
-    """Part of a request's prompt that a node has cached."""
-
-    positions: int = 0
-    """Number of leading positions of the request's chain that are cached."""
-    usable_tokens: int = 0
-    """Prompt tokens that need not be computed."""
-    memory_tokens: int = 0
-    """Usable tokens that need not be read from disk."""
-
-
-NOT_COVERED = Coverage()
-
-
-class Prefixes(Protocol):
-    """The prefixes that nodes have reported as cached."""
-
-    def coverage(self, node_id: str, chain: Chain) -> Coverage:
-        """The coverage up to the deepest position of the chain that the node has cached."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ In a page a table is between `<!-- table: NAME -->` and `<!-- end of table -->`.
 import ast
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -26,8 +27,11 @@ from node.dialects.ollama.options import OPTIONS
 from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import OutputLayout, ReasoningFormat, ToolFormat
+from router.api.admin.openapi import BODIES, description
+from router.api.admin.routes import admin_routes
 from router.commands.connect.clients import CLIENTS, Client
 from router.commands.connect.setup import Endpoint
+from router.core import Core
 from tests.command_lines import ALL_COMMANDS, options_of
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -237,6 +241,26 @@ def client_settings(client: Client) -> str:
     )
 
 
+# --- admin API -------------------------------------------------------------------------------
+
+
+def admin_table() -> str:
+    """One row for each verb of the admin API, with an example of its body."""
+    routes = admin_routes(_no_core)
+    rows = []
+    for path, verbs in description(routes)["paths"].items():
+        for method, verb in verbs.items():
+            name = f"{method.upper()} {path}"
+            example = f"`{json.dumps(BODIES[name])}`" if name in BODIES else ""
+            does = " ".join(verb["description"].split())
+            rows.append((f"`{name}`", does, example))
+    return _table(("method and path", "what it does", "body, for example"), rows)
+
+
+def _no_core() -> Core:
+    raise AssertionError("no request is served")
+
+
 # --- pages -----------------------------------------------------------------------------------
 
 
@@ -274,6 +298,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
     "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},
+    "reference/admin-api.md": {"admin-verbs": admin_table},
     **{page: _option_tables(page) for page in sorted({command_page(p) for p, _ in ALL_COMMANDS})},
 }
 """The tables by page and name."""

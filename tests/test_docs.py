@@ -146,7 +146,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/admin/backup",
         "/admin/reload",
         "/admin/explain",
-        "/admin/explain/{id}",
+        "/admin/explain/{request_id}",
         "/metrics",
         "/scripted",
     ],

@@ -84,6 +84,12 @@ _decode_items = msgspec.json.Decoder(list[_ItemHead]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
+def client_of(scope: Scope) -> str:
+    """Returns the address that the request came from."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
 def body_bytes(scope: Scope) -> int:
     """Returns the length of the body from its headers; for a chunked body, the longest it may be.
     Raises `BodyTooLarge`."""

@@ -8,6 +8,7 @@ import logging
 import time
 from contextlib import ExitStack
 
+from node.protocol.paths import dialect_of
 from router.api.bodies import Scope, body_bytes, read_body
 from router.api.body_room import BodyRoom
 from router.api.requests import RunningRequest, RunningRequests
@@ -41,6 +42,8 @@ class Inference:
         with ExitStack() as releases:
             try:
                 request = await self._read(caller, scope, receive, releases)
+                if caller.quotas:
+                    releases.callback(self._core.limiter.close, request.request_id)
                 ticket = await self._tickets.next(request)
             except asyncio.CancelledError:
                 raise ShuttingDown from None
@@ -70,6 +73,8 @@ class Inference:
         if size_bytes <= SMALL_BYTES:
             body = await read_body(receive)
         else:
+            if caller.quotas:
+                self._core.limiter.check(caller, dialect_of(scope["path"]))
             share = await self._bodies.reserve(caller.key_id, size_bytes)
             releases.callback(share.release)
             body = await read_body(receive)

@@ -6,7 +6,7 @@ from node.protocol.messages import ModelState, ModelStatus
 from node.protocol.models import ModelCard, model_body, models_body
 from node.protocol.ollama.models import OllamaModel
 from router.fleet.fleet import Fleet
-from router.routing.model_names import Names, first_known
+from router.routing.model_names import Names, Patterns, first_known
 from router.types import Target
 
 _NEAREST_FIRST = (
@@ -27,30 +27,31 @@ class Models:
         self._names = names
         self._created_s = started_unix_s
 
-    def all(self) -> bytes:
-        """Returns the list as JSON, sorted by name."""
-        cards = [self._card(name) for name in sorted(self._names.listed())]
+    def all(self, allowed: Patterns | None = None) -> bytes:
+        """Returns the list as JSON, sorted by name; only names that are `allowed`, if that is not
+        None."""
+        cards = [self._card(name) for name in sorted(self._names.listed(allowed))]
         return models_body(cards, self._created_s)
 
-    def one(self, name: str) -> bytes:
+    def one(self, name: str, allowed: Patterns | None = None) -> bytes:
         """Returns one model as JSON. Raises `UnknownModel`, whose message suggests similar
         names."""
-        return model_body(self._card(name), self._created_s)
+        return model_body(self._card(name, allowed), self._created_s)
 
-    def ollama(self) -> list[OllamaModel]:
-        """Lists the models for Ollama's dialect, sorted by name."""
-        return [self._ollama(name) for name in sorted(self._names.listed())]
+    def ollama(self, allowed: Patterns | None = None) -> list[OllamaModel]:
+        """Lists the models for Ollama's dialect, as `all` does."""
+        return [self._ollama(name) for name in sorted(self._names.listed(allowed))]
 
-    def ollama_one(self, name: str) -> OllamaModel:
+    def ollama_one(self, name: str, allowed: Patterns | None = None) -> OllamaModel:
         """Returns one of them, by its name with or without tag. Raises `UnknownModel`."""
-        return self._ollama(self._names.untagged(name))
+        return self._ollama(self._names.untagged(name), allowed)
 
-    def _ollama(self, name: str) -> OllamaModel:
-        statuses = self._statuses(first_known(self._names.route(name)))
+    def _ollama(self, name: str, allowed: Patterns | None = None) -> OllamaModel:
+        statuses = self._statuses(first_known(self._names.route(name, allowed)))
         return OllamaModel(self._card(name), statuses)
 
-    def _card(self, name: str) -> ModelCard:
-        statuses = self._statuses(first_known(self._names.route(name)))
+    def _card(self, name: str, allowed: Patterns | None = None) -> ModelCard:
+        statuses = self._statuses(first_known(self._names.route(name, allowed)))
         contexts = [each.context_tokens for each in statuses if each.context_tokens]
         states = {each.state for each in statuses}
         return ModelCard(

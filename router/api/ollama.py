@@ -25,13 +25,15 @@ from node.protocol.paths import (
 )
 from router.api.admin.bodies import ModelOrder
 from router.api.admin.gate import Admin
-from router.api.admin.models import client_of, holders_of, node_for_load, unload_model
+from router.api.admin.models import client_of as node_client_of
+from router.api.admin.models import holders_of, node_for_load, unload_model
 from router.api.bodies import (
     PROMPT_FIELDS,
     ClientDisconnected,
     Routing,
     Scope,
     body_bytes,
+    client_of,
     read_body,
 )
 from router.api.inference import Inference
@@ -47,8 +49,10 @@ from router.errors import (
     Forbidden,
     NotHere,
     RouterError,
+    Unauthorized,
     UnknownPath,
 )
+from router.routing.model_names import first_known
 from router.types import Caller
 from serving.http.exchange import Receive, Send, mark_authenticated
 from serving.version import own_version
@@ -68,7 +72,7 @@ class _Named(msgspec.Struct):
 
 _decode_named = msgspec.json.Decoder(_Named).decode
 _decode_any = msgspec.json.Decoder().decode
-Handler = Callable[[Receive], Awaitable[bytes]]
+Handler = Callable[[Caller, Receive], Awaitable[bytes]]
 
 
 class Ollama:
@@ -91,6 +95,8 @@ class Ollama:
         try:
             await self._route(scope, receive, send)
         except RouterError as error:
+            if error.status == Unauthorized.status:
+                self._core.refusals.wrong_key(client_of(scope), scope["path"])
             await send_error(send, error, ApiDialect.OLLAMA)
         except (ClientDisconnected, asyncio.CancelledError):
             return  # the client is gone; nobody reads the error
@@ -108,7 +114,8 @@ class Ollama:
             try:
                 await self._inference.serve(caller, scope, receive)
             except NoPrompt as request:
-                body = await self._change_residency(caller, path, request.routing)
+                admin = Admin(self._core, caller, client_of(scope))
+                body = await self._change_residency(admin, path, request.routing)
                 await send_bytes(send, 200, body, JSON_HEADERS)
             return
         found = self._handlers.get(path)
@@ -119,14 +126,15 @@ class Ollama:
         check_method(scope, method)
         if body_bytes(scope) > _MOST_BYTES:
             raise BodyTooLarge(f"A body of {path} may have {_MOST_BYTES:,} bytes.")
-        await send_bytes(send, 200, await handler(receive), JSON_HEADERS)
+        await send_bytes(send, 200, await handler(caller, receive), JSON_HEADERS)
 
     # --- residency ---------------------------------------------------------------------------
 
-    async def _change_residency(self, caller: Caller, path: str, routing: Routing) -> bytes:
-        """Loads or unloads a model; returns the response."""
-        core = self._core
-        model = core.names.resolve(core.names.untagged(routing.model))
+    async def _change_residency(self, by: Admin, path: str, routing: Routing) -> bytes:
+        """Loads a model, or unloads it if the key has the scope admin; returns the response."""
+        core, caller = self._core, by.caller
+        name = core.names.untagged(routing.model)
+        model = first_known(core.names.route(name, caller.models)).model
         unloads = _unloads(routing)
         if not unloads:
             await self._load(model)
@@ -137,7 +145,7 @@ class Ollama:
                 param="keep_alive",
             )
         elif holders_of(core, model):
-            await unload_model(Admin(core, caller), ModelOrder(model=model))
+            await unload_model(by, ModelOrder(model=model))
         reason = "unload" if unloads else "load"
         return residency_body(routing.model, is_chat=path == PATH_OLLAMA_CHAT, reason=reason)
 
@@ -146,27 +154,29 @@ class Ollama:
         found = [view.model(model) for view in self._core.fleet.snapshot if view.reachable]
         if not any(status is not None and status.state is ModelState.READY for status in found):
             view = node_for_load(self._core, model)
-            await client_of(self._core, view).control.load(model)
+            await node_client_of(self._core, view).control.load(model)
 
     # --- models ------------------------------------------------------------------------------
 
-    async def _list(self, _receive: Receive) -> bytes:
-        return tags_body(self._models.ollama(), self._started_s)
+    async def _list(self, caller: Caller, _receive: Receive) -> bytes:
+        return tags_body(self._models.ollama(caller.models), self._started_s)
 
-    async def _list_loaded(self, _receive: Receive) -> bytes:
-        return ps_body(self._models.ollama(), time.time())
+    async def _list_loaded(self, caller: Caller, _receive: Receive) -> bytes:
+        return ps_body(self._models.ollama(caller.models), time.time())
 
-    async def _show(self, receive: Receive) -> bytes:
-        return show_body(self._models.ollama_one(await _read_named(receive)), self._started_s)
+    async def _show(self, caller: Caller, receive: Receive) -> bytes:
+        model = self._models.ollama_one(await _read_named(receive), caller.models)
+        return show_body(model, self._started_s)
 
-    async def _version(self, _receive: Receive) -> bytes:
+    async def _version(self, _caller: Caller, _receive: Receive) -> bytes:
         return version_body(own_version())
 
-    async def _pull(self, receive: Receive) -> bytes:
-        name = await _read_named(receive)
+    async def _pull(self, caller: Caller, receive: Receive) -> bytes:
+        name, allowed = await _read_named(receive), caller.models
         names = self._core.names
-        if names.untagged(name) not in names.listed():
-            raise NotHere(f"{names.unknown(name).message} {why_left_out(PATH_OLLAMA_PULL)}")
+        if names.untagged(name) not in names.listed(allowed):
+            unknown = names.unknown(name, allowed)
+            raise NotHere(f"{unknown.message} {why_left_out(PATH_OLLAMA_PULL)}")
         return pulled_line()
 
 

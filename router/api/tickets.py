@@ -13,7 +13,7 @@ import msgspec
 
 from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
-from node.protocol.paths import OLLAMA_PREFIX, PATH_COUNT_TOKENS, PATH_RESPONSES
+from node.protocol.paths import OLLAMA_PREFIX, PATH_COUNT_TOKENS, PATH_RESPONSES, dialect_of
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
@@ -26,6 +26,8 @@ from router.errors import (
     ServersNotAllowed,
     UnknownModel,
 )
+from router.limits.account import RequestSize
+from router.limits.headers import Headers
 from router.routing import request_hints
 from router.routing.alias_defaults import with_defaults
 from router.routing.alias_targets import (
@@ -37,6 +39,7 @@ from router.routing.alias_targets import (
     order,
     overflow,
 )
+from router.routing.output_limit import output_limit
 from router.routing.sticky_targets import Turn
 from router.states import BreakerState
 from router.types import Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
@@ -52,6 +55,10 @@ take a tenth of the time that a chain takes."""
 _MAY_OVERFLOW_BYTES = 64 << 10
 """Items shorter than this fit into every model's context, so that looking for an overflow is
 skipped."""
+MOST_TOKENS_PER_BYTE = 2
+TEMPLATE_TOKENS = 65_536
+"""Bounds of what a node may report for a prompt: its template adds tokens, and escapes hardly
+any."""
 UNABLE = (UnknownModel, OwnerUnreachable, PaidBudgetUsed)
 """Errors that concern one model only; the alias's next target is tried."""
 
@@ -130,7 +137,7 @@ class Tickets:
             arrived_s=arrived_s,
             routing=routing,
             hints=request_hints.read_headers(headers, caller),
-            route=self._core.names.route(self._name(path, routing.model)),
+            route=self._core.names.route(self._name(path, routing.model), caller.models),
         )
         if len(request.route.targets) == 1:
             request.targets_left.extend(request.route.targets)
@@ -215,7 +222,25 @@ class Tickets:
             may_fall_back=bool(request.targets_left),
             earlier_attempts=earlier_attempts,
             cost_bound=self._cost_bound(request, target, prepared) if target.is_paid else None,
+            # Last: from here on nothing can fail that would leave the request uncounted or open.
+            limit_headers=self._reserve(request, target, prepared) if caller.quotas else (),
         )
+
+    def _reserve(self, request: InferenceRequest, target: Target, prepared: Prepared) -> Headers:
+        """Counts the request against its caller's limits. Raises `LimitExceeded`."""
+        chain, body_bytes = prepared.chain, len(request.body)
+        if request.path == PATH_COUNT_TOKENS:
+            size = RequestSize(output_tokens=0)
+        else:
+            prompt_bytes = chain.sizes[-1] if chain and chain.sizes else body_bytes
+            most = max(prompt_bytes, body_bytes) * MOST_TOKENS_PER_BYTE + TEMPLATE_TOKENS
+            size = RequestSize(
+                self._core.traffic.prompt_tokens(target.model, prompt_bytes),
+                output_limit(prepared.fields),
+                most if prepared.is_whole else None,
+            )
+        dialect = dialect_of(request.path)
+        return self._core.limiter.reserve(request.request_id, request.caller, size, dialect)
 
     def _check_length(self, request: InferenceRequest, target: Target, prepared: Prepared) -> None:
         """Raises `ContextTooLong` if the prompt would not fit however the model were loaded."""

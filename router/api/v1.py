@@ -17,7 +17,7 @@ from node.protocol.paths import (
     PATH_RESPONSES,
     dialect_of,
 )
-from router.api.bodies import ClientDisconnected, Scope
+from router.api.bodies import ClientDisconnected, Scope, client_of
 from router.api.inference import Inference
 from router.api.methods import check_method
 from router.api.models import Models
@@ -26,7 +26,14 @@ from router.api.responses import StoredResponses, send_node_response
 from router.api.whole_responses import JSON_HEADERS, send_bytes, send_error, send_json
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
-from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownModel, UnknownPath
+from router.errors import (
+    MethodNotAllowed,
+    RouterError,
+    ShuttingDown,
+    Unauthorized,
+    UnknownModel,
+    UnknownPath,
+)
 from router.types import Caller
 from serving.http.exchange import Receive, Send, mark_authenticated
 
@@ -57,6 +64,8 @@ class V1:
         try:
             await self._route(scope, receive, send)
         except RouterError as error:
+            if error.status == Unauthorized.status:
+                self._core.refusals.wrong_key(client_of(scope), scope["path"])
             await send_error(send, error, dialect_of(scope["path"]))
         except (ClientDisconnected, asyncio.CancelledError):
             return  # the client is gone; nobody reads the error
@@ -85,13 +94,14 @@ class V1:
         if path.startswith(PATH_RESPONSES + "/"):
             return self._responses.serve(caller, scope, send)
         if _is_at(path, PATH_MODELS):
-            return self._show_models(scope, send)
+            return self._show_models(caller, scope, send)
         raise UnknownPath.at(path)
 
-    async def _show_models(self, scope: Scope, send: Send) -> None:
+    async def _show_models(self, caller: Caller, scope: Scope, send: Send) -> None:
         name = scope["path"].removeprefix(PATH_MODELS).removeprefix("/")
         try:
-            body = self._models.one(name) if name else self._models.all()
+            allowed = caller.models
+            body = self._models.one(name, allowed) if name else self._models.all(allowed)
         except UnknownModel:
             check_method(scope, "GET", is_there=False)
             raise

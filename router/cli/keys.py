@@ -1,4 +1,4 @@
-"""`router alias …` and `router keys …`: arguments only."""
+"""`router keys …` and `router teams …`: arguments only."""
 
 from typing import Annotated
 
@@ -7,100 +7,66 @@ import typer
 from router.cli.verbs import admin, group
 from router.commands.options import AsJson, Router, Wide
 
-alias_app = group("Other names for models.")
-keys_app = group("API keys: who may use the fleet.")
+keys_app = group("API keys: who may use the fleet, which models, and how much.")
+teams_app = group("Teams: keys that share limits.")
 
-
-@alias_app.command("set")
-def alias_set(
-    name: Annotated[str, typer.Argument(help="May be a pattern with *, such as claude-*.")],
-    targets: Annotated[
-        list[str],
-        typer.Argument(metavar="TARGET...", help="Models, the best first; also MODEL@NODE."),
-    ],
-    selector: Annotated[
-        str, typer.Option(help="How one is selected: first, warm or spillover.")
-    ] = "first",
-    spill_at: Annotated[
-        int | None,
-        typer.Option(
-            "--spill-at",
-            min=1,
-            metavar="N",
-            help="For spillover: requests in flight on a target from which on the next is used.",
-        ),
-    ] = None,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--default",
-            metavar="[TARGET:]KEY=JSON",
-            help="Field for requests that lack it, of all targets or of one.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if no node has those models yet.")
-    ] = False,
-    router: Router = None,
-    as_json: AsJson = False,
-) -> None:
-    """Create or change an alias."""
-    from router.commands import aliases
-
-    body = {
-        "targets": aliases.read_targets(targets, default or ()),
-        "selector": selector,
-        "spill_at": spill_at,
-        "force": force,
-    }
-    client = admin(router)
-    aliases.set_alias(client, name, body, as_json=as_json)
-
-
-@alias_app.command("show")
-def alias_show(name: str, router: Router = None, as_json: AsJson = False) -> None:
-    """Show one alias, its targets and what they add to requests."""
-    from router.commands import aliases
-
-    client = admin(router)
-    aliases.show_one(client, name, as_json=as_json)
-
-
-@alias_app.command("rm")
-def alias_rm(name: str, router: Router = None) -> None:
-    """Remove an alias."""
-    from router.commands import aliases
-
-    client = admin(router)
-    aliases.remove(client, name)
-
-
-@alias_app.command("list")
-def alias_list(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
-    """List the aliases."""
-    from router.commands import aliases
-
-    client = admin(router)
-    aliases.show_all(client, as_json=as_json, wide=wide)
+MOST = "N|none"
+RequestsPerMinute = Annotated[
+    str | None, typer.Option("--requests-per-minute", metavar=MOST, help="Most requests a minute.")
+]
+TokensPerMinute = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens-per-minute", metavar=MOST, help="Most tokens a minute, such as 50k: of prompts "
+        "and responses.",
+    ),
+]  # fmt: skip
+TokensPerDay = Annotated[
+    str | None,
+    typer.Option("--tokens-per-day", metavar=MOST, help="Most tokens a day (UTC), such as 2M."),
+]
+ConcurrentRequests = Annotated[
+    str | None,
+    typer.Option(
+        "--concurrent-requests", metavar=MOST, help="Most requests that wait or run at once."
+    ),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="PATTERN",
+        help="Model or alias that it may use, or a pattern such as qwen*. Repeat for more; all, "
+        "if not given.",
+    ),
+]
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        help="inference and external (the default), admin, or metrics. Without external its "
+        "requests stay on the fleet's own nodes.",
+    ),
+]
+ExpiresDays = Annotated[
+    float | None,
+    typer.Option("--expires-days", min=0.001, max=3650, metavar="N", help="Never, if not given."),
+]
 
 
 @keys_app.command("create")
 def keys_create(
     name: str,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scope",
-            help="inference and external (the default), or admin. Without external its requests "
-            "stay on the fleet's own nodes.",
-        ),
+    scope: Scopes = None,
+    team: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Team whose limits it shares.")
     ] = None,
-    expires_days: Annotated[
-        float | None,
-        typer.Option(
-            "--expires-days", min=0.001, max=3650, metavar="N", help="Never, if not given."
-        ),
-    ] = None,
+    model: Models = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent_requests: ConcurrentRequests = None,
+    expires_days: ExpiresDays = None,
     priority: Annotated[
         str, typer.Option(help="Best class of its requests: interactive, default or batch.")
     ] = "default",
@@ -111,14 +77,17 @@ def keys_create(
     as_json: AsJson = False,
 ) -> None:
     """Create a key; it is printed only once."""
-    from router.commands import keys
+    from router.commands.access import key_changes, keys
 
-    scopes = [
-        part.strip() for given in scope or ["inference", "external"] for part in given.split(",")
-    ]
+    limits = key_changes.read_limits(
+        requests_per_minute, tokens_per_minute, tokens_per_day, concurrent_requests
+    )
     body = {
         "name": name,
-        "scopes": scopes,
+        "scopes": key_changes.split(scope or ["inference", "external"]),
+        "team": team,
+        "models": model,
+        "limits": limits,
         "expires_in_days": expires_days,
         "priority": priority,
         "isolate": isolate,
@@ -130,16 +99,87 @@ def keys_create(
 @keys_app.command("list")
 def keys_list(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """List the keys, revoked ones too."""
-    from router.commands import keys
+    from router.commands.access import keys
 
     client = admin(router)
     keys.show(client, as_json=as_json, wide=wide)
 
 
+@keys_app.command("show")
+def keys_show(name: str, router: Router = None, as_json: AsJson = False) -> None:
+    """Show one key, by name or id: what it may use, and what is left of its limits."""
+    from router.commands.access import keys
+
+    client = admin(router)
+    keys.show_one(client, name, as_json=as_json)
+
+
+@keys_app.command("update")
+def keys_update(
+    name: str,
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="All its scopes from now on.")
+    ] = None,
+    team: Annotated[
+        str | None, typer.Option(metavar="NAME|none", help="Team whose limits it shares.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="PATTERN|all",
+            help="All models and aliases that it may use from now on.",
+        ),
+    ] = None,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent_requests: ConcurrentRequests = None,
+    expires_days: Annotated[
+        str | None,
+        typer.Option("--expires-days", metavar="N|never", help="Days from now."),
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="Best class of its requests: interactive, default or batch.")
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a key, by name or id; what is not given stays."""
+    from router.commands.access import key_changes
+
+    limits = key_changes.read_limits(
+        requests_per_minute, tokens_per_minute, tokens_per_day, concurrent_requests
+    )
+    body = key_changes.read_change(scope, team, model, limits, expires_days, priority)
+    client = admin(router)
+    key_changes.update(client, name, body, as_json=as_json)
+
+
+@keys_app.command("rotate")
+def keys_rotate(
+    name: str,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the old secret still works: 30m, 24h, 7d. Not at all, "
+            "if not given.",
+        ),
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Give a key, by name or id, a new secret; name, limits and usage stay."""
+    from router.commands.access import key_changes
+
+    client = admin(router)
+    key_changes.rotate(client, name, grace, as_json=as_json)
+
+
 @keys_app.command("revoke")
 def keys_revoke(name: str, router: Router = None) -> None:
     """Revoke a key, by name or id, at once."""
-    from router.commands import keys
+    from router.commands.access import keys
 
     client = admin(router)
     keys.revoke(client, name)
@@ -155,8 +195,69 @@ def keys_set_budget(
     router: Router = None,
 ) -> None:
     """Let a key use paid servers, up to an amount a calendar month (UTC)."""
-    from router.commands import keys
+    from router.commands.access import keys
 
     budget = keys.read_amount(amount)
     client = admin(router)
     keys.set_budget(client, name, budget)
+
+
+# --- teams ---
+
+
+@teams_app.command("create")
+def teams_create(
+    name: str,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent_requests: ConcurrentRequests = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a team; its limits bound the sum of its keys."""
+    from router.commands.access import key_changes, teams
+
+    limits = key_changes.read_limits(
+        requests_per_minute, tokens_per_minute, tokens_per_day, concurrent_requests
+    )
+    client = admin(router)
+    teams.create(client, name, limits, as_json=as_json)
+
+
+@teams_app.command("list")
+def teams_list(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
+    """List the teams, their keys, and what is left of their limits."""
+    from router.commands.access import teams
+
+    client = admin(router)
+    teams.show(client, as_json=as_json, wide=wide)
+
+
+@teams_app.command("update")
+def teams_update(
+    name: str,
+    requests_per_minute: RequestsPerMinute = None,
+    tokens_per_minute: TokensPerMinute = None,
+    tokens_per_day: TokensPerDay = None,
+    concurrent_requests: ConcurrentRequests = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a team's limits; what is not given stays."""
+    from router.commands.access import key_changes, teams
+
+    limits = key_changes.read_limits(
+        requests_per_minute, tokens_per_minute, tokens_per_day, concurrent_requests
+    )
+    client = admin(router)
+    teams.update(client, name, limits, as_json=as_json)
+
+
+@teams_app.command("delete")
+def teams_delete(name: str, router: Router = None) -> None:
+    """Delete a team that has no valid keys; usage still names it."""
+    from router.commands.access import teams
+
+    client = admin(router)
+    teams.delete(client, name)

@@ -6,10 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from router.cli import config, home
+from router.cli.aliases import alias_app
 from router.cli.connect import connect
-from router.cli.keys import alias_app, keys_app
+from router.cli.keys import keys_app, teams_app
 from router.cli.lifecycle import add_to
 from router.cli.models import models_app
+from router.cli.reports import add_reports
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Node, Router, Wide
@@ -24,6 +26,7 @@ app = group(
 app.add_typer(models_app, name="models")
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")
+app.add_typer(teams_app, name="teams")
 
 
 def main() -> None:
@@ -217,33 +220,7 @@ def chat(
         command.run(talk, model, prompt, system)
 
 
-@app.command()
-def usage(
-    since: Annotated[
-        str | None, typer.Option(help="Only the last 30m, 24h, 7d, 2w.", metavar="TIME")
-    ] = None,
-    router: Router = None,
-    as_json: AsJson = False,
-    wide: Wide = False,
-) -> None:
-    """Show requests and tokens by key and model."""
-    from router.commands import reports
-
-    client = admin(router)
-    reports.show_usage(client, since, as_json=as_json, wide=wide)
-
-
-@app.command()
-def audit(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many entries.")] = 50,
-    router: Router = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show who changed what, newest first."""
-    from router.commands import reports
-
-    client = admin(router)
-    reports.show_audit(client, limit, as_json=as_json)
+add_reports(app)
 
 
 @app.command()

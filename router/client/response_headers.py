@@ -94,4 +94,5 @@ def _fleet_headers(ticket: Ticket, request_id: str, dialect: ApiDialect) -> Head
     return [
         *id_headers(request_id, dialect),
         (b"x-fleet-model", ticket.model.encode("utf-8", "replace")),
+        *ticket.limit_headers,
     ]

@@ -110,9 +110,9 @@ class AdminClient:
         self.access = access
         self._send = send
 
-    def get(self, path: str, **query: str | int | float | None) -> Any:
+    def get(self, path: str, **query: str | float | list[str] | None) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
-        return self._request("GET", f"{path}?{urlencode(given)}" if given else path)
+        return self._request("GET", f"{path}?{urlencode(given, doseq=True)}" if given else path)
 
     def post(
         self, path: str, body: Mapping[str, Any], timeout_s: float = RESPONSE_TIMEOUT_S

@@ -230,7 +230,7 @@ class Dispatcher:
             self._records.metrics.third_party_tokens(lease, tokens)
             usage = response.usage_record(lease, now_s)
             self._records.decisions.on_verdict(Verdict(lease, now_s, failed=False, usage=usage))
-        self._ledger.ended(lease, now_s, outcome, tokens)
+        self._ledger.ended(lease, now_s, outcome, tokens, response.events if response else None)
         self._record_end(lease, outcome)
         self._release_client(lease.node_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from node.protocol.messages import ModelState
 from router.fleet.fleet import Fleet
@@ -79,6 +80,10 @@ class Traffic:
     def explain(self, ticket: Ticket) -> Decision:
         """Returns the decision that would be made at this time."""
         return self._scheduler.explain(ticket, Moment(self._clock(), self._fleet.snapshot))
+
+    def prompt_tokens(self, model: str, prompt_bytes: int) -> int:
+        """Estimates the tokens of a prompt whose chain covers so many bytes."""
+        return ceil(self._scheduler.prompt_tokens(model, prompt_bytes))
 
     # --- counts ---
 

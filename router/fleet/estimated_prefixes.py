@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from node.protocol.chain.prefix import Chain
-from router.types import NOT_COVERED, Coverage
+from router.coverage import NOT_COVERED, Coverage
 
 MAX_TOKENS = 200_000
 """Cached tokens assumed per server: about what an inference server keeps beside a model that fits

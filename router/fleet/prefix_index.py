@@ -11,8 +11,8 @@ from node.protocol.bounds import MAX_MODELS
 from node.protocol.chain.prefix import Chain, Head
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
 from node.protocol.prefixes import Tier, unpack_entries, unpack_hashes
+from router.coverage import Coverage
 from router.fleet.estimated_prefixes import EstimatedPrefixes
-from router.types import Coverage
 
 MOST_HEADS = 20_000
 """Most stored responses whose chain is known; the least recently used are dropped."""

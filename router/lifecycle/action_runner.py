@@ -13,6 +13,7 @@ from node.protocol.lifecycle import Peer, Policies, PullCommand
 from registry import audit
 from registry.db import Registry
 from registry.errors import RegistryError
+from registry.records import AuditRecord
 from router.errors import NodeRefused, NoNodeReady, RouterError
 from router.fleet.fleet import Fleet
 from router.fleet.watcher import Watcher
@@ -180,15 +181,9 @@ class ActionRunner:
 
     async def _audit(self, actor: str, action: LoadModel | UnloadModel | PullModel) -> None:
         verb = f"model.{_VERBS[type(action)]}"
-        entry = partial(
-            audit.add,
-            at_s=self._parts.wall(),
-            actor=actor,
-            verb=verb,
-            subject=action.model,
-            detail=f"on {self._name(action.node_id)}",
-        )
+        detail = f"on {self._name(action.node_id)}"
+        entry = AuditRecord(self._parts.wall(), actor, verb, action.model, detail)
         try:
-            await self._parts.registry.write(entry)
+            await self._parts.registry.write(partial(audit.add, entry=entry))
         except RegistryError:
             log.error("the audit entry of %s %s cannot be written", verb, action.model)

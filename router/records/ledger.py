@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.paths import VERSION_PREFIX
 from registry.records import UsageRecord
+from router.limits.limiter import Limiter
 from router.records.outcomes import (
     IGNORE,
     OUTCOME_CANCELLED,
@@ -25,6 +26,7 @@ from router.records.outcomes import (
     LedgerListener,
     UnreportedAttempt,
 )
+from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
 from router.upstream.origins import Origins
@@ -52,6 +54,7 @@ class _Entry:
     began: bool = False
     """True once the first content has come."""
     tokens: Tokens | None = None
+    events: int | None = None
 
 
 class Ledger:
@@ -63,6 +66,7 @@ class Ledger:
         origins: Origins,
         listener: LedgerListener = IGNORE,
         charge: Charge | None = None,
+        settlement: Settlement | None = None,
         *,
         log_requests: bool = False,
         wall_clock: Callable[[], float] = time.time,
@@ -70,6 +74,7 @@ class Ledger:
         self.origins = origins
         self._listener = listener
         self._charge = charge
+        self._settlement = settlement or Settlement(Limiter())
         self._log_limiter = LogLimiter()
         self.log_requests = log_requests
         """True if each request is logged in one line."""
@@ -86,6 +91,8 @@ class Ledger:
         """Records that the request has been sent to the lease's node."""
         entry = _Entry(ticket, lease, instance_id, node_name, reported)
         self._open[lease.node_id, lease.node_request_id] = entry
+        if ticket.caller.quotas:
+            self._settlement.opened(ticket)
 
     def began(self, lease: Lease) -> None:
         """Records that the request's first content has come."""
@@ -93,16 +100,24 @@ class Ledger:
         if entry is not None:
             entry.began = True
 
-    def ended(self, lease: Lease, now_s: float, outcome: str, tokens: Tokens | None = None) -> None:
+    def ended(
+        self,
+        lease: Lease,
+        now_s: float,
+        outcome: str,
+        tokens: Tokens | None = None,
+        events: int | None = None,
+    ) -> None:
         """Records that the request's relay has ended with this outcome; its usage record may still
-        come. `tokens` are those that a third-party server reported in its response."""
+        come. `tokens` are those that a third-party server reported in its response, `events` the
+        events of its stream."""
         key = (lease.node_id, lease.node_request_id)
         entry = self._open.get(key)
         if entry is None:
             return
         entry.ended_s = now_s
         entry.outcome = outcome
-        entry.tokens = tokens
+        entry.tokens, entry.events = tokens, events
         if entry.usage is not None:
             del self._open[key]
             self._judge(entry, now_s, entry.usage)
@@ -136,6 +151,8 @@ class Ledger:
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
         if entry is None:
             return
+        if entry.ticket.caller.quotas and entry.usage is None:
+            self._settlement.reported(entry.ticket, finished)
         if self.log_requests:
             log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
         if entry.ended_s is None:
@@ -217,7 +234,9 @@ class Ledger:
         lease, reason = entry.lease, entry.outcome or REASON_UNREPORTED
         prompt, cached, completion = entry.tokens or (None, None, None)
         row = unreported_row(entry.ticket, lease.node_request_id, reason, self._wall_clock())
-        ended = UnreportedAttempt(reason, entry.began, entry.tokens)
+        ended = UnreportedAttempt(reason, entry.began, entry.tokens, entry.events)
+        if entry.ticket.caller.quotas:
+            self._settlement.unreported(entry.ticket, ended)
         self._rows.append(
             replace(
                 row,

@@ -21,6 +21,9 @@ class UnreportedAttempt:
     began: bool = False
     """True if some of the response had come."""
     tokens: Tokens | None = None
+    events: int | None = None
+    """Events of its stream that were passed on, about one for each token; None if they were not
+    counted."""
 
 
 Charge = Callable[[Ticket, Lease, UnreportedAttempt], float | None]

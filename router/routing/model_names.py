@@ -15,6 +15,10 @@ ANY = "*"
 """Matches any text, in a pattern."""
 
 
+Patterns = tuple[str, ...]
+"""Names of models and aliases, and patterns of such names."""
+
+
 class Names:
     """Owner of the aliases."""
 
@@ -43,8 +47,11 @@ class Names:
         """All aliases, patterns included."""
         return tuple(self._aliases.values())
 
-    def route(self, name: str) -> ModelRoute:
-        """The targets of a name. Raises `ModelBroken`, or `UnknownModel` with similar names."""
+    def route(self, name: str, allowed: Patterns | None = None) -> ModelRoute:
+        """The targets of a name. Raises `ModelBroken`, or `UnknownModel` with similar names; so is
+        a name that is not `allowed`, if that is not None."""
+        if allowed is not None:
+            return self._route_within(name, allowed)
         if name not in self._aliases and name in self._fleet.models:
             return ModelRoute((Target(name),))
         alias = self._find(name)
@@ -65,6 +72,15 @@ class Names:
         """The model or alias that a client means by a name with or without the tag `latest`; the
         name itself if it is none."""
         return untagged(name, lambda each: each in self._aliases or each in self._fleet.models)
+
+    def _route_within(self, name: str, allowed: Patterns) -> ModelRoute:
+        """The targets of a name for a caller to whom all names but those allowed are unknown."""
+        if may_use(name, allowed):
+            try:
+                return self.route(name)
+            except UnknownModel:
+                pass
+        raise self.unknown(name, allowed)
 
     def resolve(self, name: str) -> str:
         """The first known model of a name. Raises like `route`."""
@@ -88,16 +104,17 @@ class Names:
             return Target(model, view.node_id, view.is_paid, defaults=given.defaults)
         return Target(text, is_known=False, defaults=given.defaults)
 
-    def listed(self) -> set[str]:
+    def listed(self, allowed: Patterns | None = None) -> set[str]:
         """All names that a client can choose: models, and aliases with a known target, without
-        patterns."""
+        patterns; only those `allowed`, if that is not None."""
         aliases = {
             alias.name
             for alias in self._aliases.values()
             if not is_pattern(alias.name)
             and any(target.is_known for target in self.route_of(alias).targets)
         }
-        return aliases | self._fleet.models
+        names = aliases | self._fleet.models
+        return names if allowed is None else {name for name in names if may_use(name, allowed)}
 
     def _find(self, name: str) -> AliasRecord | None:
         """The alias of a name that is no model's own; None if there is none."""
@@ -119,12 +136,24 @@ class Names:
                 return ModelBroken(f"{target.model!r} cannot be served {words}", param="model")
         return None
 
-    def unknown(self, name: str) -> UnknownModel:
-        """The error for a name that no node has, with similar names."""
+    def unknown(self, name: str, allowed: Patterns | None = None) -> UnknownModel:
+        """The error for a name that no node has, or that the caller may not use, with similar
+        names."""
         shown = name[:NAME_CHARS]
-        near = near_names(shown, sorted(self.listed()))
+        near = near_names(shown, sorted(self.listed(allowed)))
         hint = f" Did you mean {', '.join(near)}?" if near else ""
+        if allowed is not None:
+            return UnknownModel(
+                f"There is no model {shown!r} for this API key; `GET /v1/models` lists those that "
+                f"it may use.{hint}",
+                param="model",
+            )
         return UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
+
+
+def may_use(name: str, patterns: Patterns) -> bool:
+    """True if the name is one of these, or matches a pattern of them."""
+    return any(name == each or (is_pattern(each) and fits(each, name)) for each in patterns)
 
 
 def first_known(route: ModelRoute) -> Target:

@@ -3,31 +3,21 @@
 A request reserves the upper bound of its cost until its response shows the real one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import ceil
-
-import msgspec
 
 from node.protocol.chain.prefix import Chain, Fields
 from router.errors import PaidBudgetUsed
 from router.fleet.fleet import Fleet
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, UnreportedAttempt
+from router.routing.output_limit import output_limit
 from router.types import Caller, Lease, Target, Ticket
 
 TOKENS_PER_BYTE = 0.35
 """Estimated tokens per byte of a prompt, a high value."""
 OUTPUT_TOKENS = 4096
 """Assumed response tokens of a request without a limit."""
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "num_predict")
-_CHOICES = ("n", "best_of")
-_MOST = 1_000_000_000
-
-
-_NULL = msgspec.Raw(b"null")
-_decode_number = msgspec.json.Decoder(int | float | None).decode
-_decode_object = msgspec.json.Decoder(Fields | None).decode
-_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Budgets:
@@ -55,8 +45,7 @@ class Budgets:
         """Upper bound of a request's cost, on the server where it is highest."""
         prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
         prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
-        choices = max(_number(fields, (name,), 1) for name in _CHOICES) * _prompts(fields)
-        output_tokens = _number(_with_options(fields), _LIMITS, OUTPUT_TOKENS) * choices
+        output_tokens = output_limit(fields, otherwise=OUTPUT_TOKENS)
         costs = (
             view.prices.cost(prompt_tokens, 0, output_tokens)
             for view in self._fleet.snapshot
@@ -141,38 +130,3 @@ def next_month_s(at_s: float) -> float:
 def _day(at_s: float) -> str:
     """ISO date of the next month's first day."""
     return datetime.fromtimestamp(next_month_s(at_s), UTC).date().isoformat()
-
-
-def _number(fields: Fields, names: Iterable[str], otherwise: int) -> int:
-    """The value of the first field that is a positive number; the server will refuse one that is no
-    number."""
-    for name in names:
-        try:
-            number: int | float | None = _decode_number(fields.get(name, _NULL))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-        if number is not None and number > 0:
-            return ceil(min(number, _MOST))
-    return otherwise
-
-
-def _with_options(fields: Fields) -> Fields:
-    """Adds the members of Ollama's object `options`."""
-    if "options" not in fields:
-        return fields
-    try:
-        return {**fields, **(_decode_object(fields["options"]) or {})}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return fields
-
-
-def _prompts(fields: Fields) -> int:
-    """Number of texts to complete."""
-    raw = fields.get("prompt", _NULL)
-    if not bytes(raw).startswith(b"["):
-        return 1
-    try:
-        parts = _decode_parts(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return 1
-    return max(1, sum(bytes(part)[:1] in (b'"', b"[") for part in parts))

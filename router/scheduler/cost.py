@@ -9,13 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
+from router.coverage import NOT_COVERED, Coverage, Prefixes
 from router.scheduler.node_state import NodeBook, NodeBooks
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import displacement, no_room
 from router.scheduler.sessions import Session, SessionPace
 from router.scheduler.warm_sessions import WarmSessions
 from router.states import ACTIVE, KIND_OPENAI, OUT_OF_SERVICE
-from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
+from router.types import NodeTerms, NodeView, Ticket
 
 FAILED_LOAD_S = 600.0
 """Penalty if the model's last load failed or the model is stalled. It makes the node the last

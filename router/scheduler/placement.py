@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from node.protocol.messages import ModelStatus, NodeStatus
 from node.protocol.paths import PATH_COUNT_TOKENS
 from node.protocol.swap_rule import NO_DISPLACEMENT
+from router.coverage import Prefixes
 from router.scheduler.cost import (
     CostModel,
     HomeCost,
@@ -23,7 +24,7 @@ from router.scheduler.rates import Rates, tokens_per_byte
 from router.scheduler.residency import displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
-from router.types import Moment, NodeTerms, NodeView, Prefixes, Ticket
+from router.types import Moment, NodeTerms, NodeView, Ticket
 
 MAX_AHEAD_S = 0.25
 """A node gets more prefill while it has no more than this ahead of it, so that it does not run dry

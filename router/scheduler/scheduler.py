@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from router.coverage import Prefixes
 from router.scheduler.admission import Admission, decision, is_servable
 from router.scheduler.breaker import Breaker
 from router.scheduler.feedback import Feedback
@@ -18,17 +19,7 @@ from router.scheduler.queue import AdmissionLimits
 from router.scheduler.rates import Rates
 from router.scheduler.rejects import no_node
 from router.scheduler.sessions import Sessions
-from router.types import (
-    Action,
-    Decision,
-    Failure,
-    Lease,
-    Moment,
-    NodeView,
-    Prefixes,
-    Ticket,
-    Verdict,
-)
+from router.types import Action, Decision, Failure, Lease, Moment, NodeView, Ticket, Verdict
 
 MAX_ATTEMPTS = 2
 NO_LIMITS_GIVEN = AdmissionLimits()
@@ -161,6 +152,10 @@ class Scheduler:
         """Number of leases of a model on these nodes."""
         books = map(self._books.known, node_ids)
         return sum(book.rows.get(model, 0) for book in books if book is not None)
+
+    def prompt_tokens(self, model: str, prompt_bytes: int) -> float:
+        """Estimate for a prompt whose chain covers so many bytes."""
+        return self._rates.averages(model).tokens_per_byte.value * prompt_bytes
 
     # --- state ---
 

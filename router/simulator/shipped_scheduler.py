@@ -16,16 +16,15 @@ from node.protocol.messages import (
     NodeStatus,
 )
 from node.protocol.paths import PATH_CHAT
+from router.coverage import NOT_COVERED, Coverage
 from router.scheduler.scheduler import Scheduler
 from router.simulator.node import FirstToken, Job, JobBegan, JobEnded, JobEvent, Node
 from router.simulator.policies import Dispatch, Move, Retry
 from router.simulator.workload import SimulatedCall
 from router.states import SCOPE_EXTERNAL
 from router.types import (
-    NOT_COVERED,
     Action,
     Caller,
-    Coverage,
     Grant,
     Hints,
     Lease,

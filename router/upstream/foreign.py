@@ -102,6 +102,8 @@ class ForeignResponse:
         """True if the body requests token counts that its caller did not."""
         self.ending: Ending | None = None
         """Outcome of a stream that has ended; None before its last event."""
+        self.events = 0
+        """Number of events that were passed on, about one for each token."""
         self._opening = b""
         """Events of a stream that precede all content."""
         if may_add_count and ticket.stream and self.path in COUNT_ON_REQUEST_PATHS:
@@ -168,6 +170,7 @@ class ForeignResponse:
         """Returns complete events without the one that the caller did not request, in the caller's
         dialect."""
         self.ending = self.ending or foreign_events.ending(events)
+        self.events += events.count(b"data:")
         at = 0
         # A read may bring many events; only those with token counts are parsed.
         while (found := _COUNT.search(events, at)) is not None:

@@ -17,6 +17,8 @@ from registry.backup import Backups, back_up, read_contents, restore
 from registry.db import Registry, WriteSession
 from registry.errors import NewerBackup, NoBackup, RegistryFailed, RegistryLocked
 from registry.migrate import open_migrated
+from registry.records import AuditRecord
+from tests.migrations.test_rows import at_revision
 
 
 async def nothing(_registry: Registry) -> None:
@@ -26,7 +28,7 @@ async def nothing(_registry: Registry) -> None:
 async def fill(registry: Registry, pairs: int) -> None:
     async def add(session: WriteSession) -> None:
         for _ in range(2 * pairs):
-            await audit.add(session, 1.0, "boss", "did", "it", "x" * 2_000)
+            await audit.add(session, AuditRecord(1.0, "boss", "did", "it", "x" * 2_000))
 
     await registry.write(add)
 
@@ -42,7 +44,7 @@ async def subjects(path: Path) -> list[str]:
 async def noted(path: Path, subject: str) -> None:
     """Makes a registry with one audit event."""
     registry = await open_migrated(path)
-    await registry.write(lambda s: audit.add(s, 1.0, "boss", "did", subject, ""))
+    await registry.write(lambda s: audit.add(s, AuditRecord(1.0, "boss", "did", subject, "")))
     await registry.close()
 
 
@@ -160,9 +162,13 @@ async def test_a_backup_goes_where_there_is_no_registry(tmp_path: Path) -> None:
 
 async def test_an_older_backup_is_migrated(tmp_path: Path) -> None:
     file = tmp_path / "b"
-    await noted(file, "it")
-    raw(file, "ALTER TABLE nodes DROP COLUMN accepted")
-    raw(file, "UPDATE alembic_version SET version_num='0004'")
+    old = await at_revision(
+        file,
+        "0004",
+        "INSERT INTO audit (at_s, actor, verb, subject, detail) "
+        "VALUES (1.0, 'boss', 'did', 'it', '')",
+    )
+    await old.close()
     done, _ = await restore(file, tmp_path / "registry.db", nothing)
     assert (done.contents.revision, done.contents.made_at_s) == ("0004", None)
     assert done.revision > "0004"

@@ -23,6 +23,7 @@ from registry.errors import (
     UnsupportedUrl,
 )
 from registry.migrate import open_migrated
+from registry.records import AuditRecord
 
 ROOT = Path(db.__file__).parent.parent
 HOLD = """
@@ -43,7 +44,7 @@ async def value(session: ReadSession, pragma: str) -> object:
 
 
 async def note(session: WriteSession) -> None:
-    await audit.add(session, 1.0, "test", "did", "it", "")
+    await audit.add(session, AuditRecord(1.0, "test", "did", "it", ""))
 
 
 async def count(registry: Registry) -> int:

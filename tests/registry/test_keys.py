@@ -87,14 +87,26 @@ async def test_two_keys_never_share_a_digest(registry: Registry) -> None:
 
 async def test_a_budget_is_given_changed_and_taken_by_id_or_name(registry: Registry) -> None:
     await registry.write(lambda s: keys.add(s, KEY))
-    given = await registry.write(lambda s: keys.set_budget(s, "ci", 20.0))
+    given = await registry.write(lambda s: keys.change(s, "ci", paid_budget=20.0))
     assert given == replace(KEY, paid_budget=20.0)
-    assert (await registry.write(lambda s: keys.set_budget(s, "k1", 0.5))).paid_budget == 0.5
-    assert await registry.write(lambda s: keys.set_budget(s, "ci", None)) == KEY
+    assert (
+        await registry.write(lambda s: keys.change(s, "k1", paid_budget=0.5))
+    ).paid_budget == 0.5
+    assert await registry.write(lambda s: keys.change(s, "ci", paid_budget=None)) == KEY
 
 
 async def test_a_revoked_key_gets_no_budget(registry: Registry) -> None:
     await registry.write(lambda s: keys.add(s, KEY))
     await registry.write(lambda s: keys.revoke(s, "k1", 3.0))
     with pytest.raises(NotFound, match="no key 'k1'"):
-        await registry.write(lambda s: keys.set_budget(s, "k1", 1.0))
+        await registry.write(lambda s: keys.change(s, "k1", paid_budget=1.0))
+
+
+async def test_a_key_keeps_its_models_and_limits(registry: Registry) -> None:
+    record = replace(KEY, models=("qwen*", "fast"), limits={"requests_per_minute": 3})
+    await registry.write(lambda s: keys.add(s, record))
+    async with registry.read() as session:
+        assert await keys.find(session, "k1") == record == await keys.find(session, "ci")
+    free = await registry.write(lambda s: keys.change(s, "ci", models=None, limits={}))
+    assert free == KEY
+    assert await registry.write(lambda s: keys.change(s, "ci")) == KEY

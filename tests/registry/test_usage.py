@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
-from registry import models, usage
+from registry import keys, models, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RefusedRow
 from registry.records import UsageRecord, UsageTotal
 from tests.registry.rows import usage_rows
+from tests.registry.test_keys import KEY
 
 ROW = UsageRecord(
     request_id="r1",
@@ -27,6 +30,12 @@ ROW = UsageRecord(
     decode_s=1.5,
     finished_at_s=10.0,
 )
+
+
+def total(key_id: str, model: str, requests: int, *tokens: int) -> UsageTotal:
+    prompt, cached, completion, reasoning = tokens
+    sums = UsageTotal(requests, prompt, cached, completion, reasoning)
+    return dataclasses.replace(sums, key_id=key_id, model=model)
 
 
 async def test_a_row_is_read_as_it_was_stored(registry: Registry) -> None:
@@ -77,7 +86,7 @@ async def test_a_request_that_two_nodes_have_worked_on_is_counted_once(registry:
     ]
     await registry.write(lambda s: usage.add_many(s, rows))
     async with registry.read() as session:
-        assert await usage.totals(session, None) == [UsageTotal("k1", "qwen", 2, 200, 80, 21)]
+        assert await usage.totals(session) == [total("k1", "qwen", 2, 200, 80, 21, 9)]
 
 
 async def test_no_records_are_no_rows(registry: Registry) -> None:
@@ -93,15 +102,56 @@ async def test_totals_sum_by_key_and_model(registry: Registry) -> None:
     ]
     await registry.write(lambda s: usage.add_many(s, rows))
     async with registry.read() as session:
-        assert await usage.totals(session, None) == [
-            UsageTotal("k0", "qwen", 1, 100, 40, 0),
-            UsageTotal("k1", "llama", 1, 100, 40, 7),
-            UsageTotal("k1", "qwen", 2, 100, 40, 14),
+        assert await usage.totals(session) == [
+            total("k0", "qwen", 1, 100, 40, 0, 3),
+            total("k1", "llama", 1, 100, 40, 7, 3),
+            total("k1", "qwen", 2, 100, 40, 14, 6),
         ]
-        assert await usage.totals(session, 20.0) == [
-            UsageTotal("k1", "llama", 1, 100, 40, 7),
-            UsageTotal("k1", "qwen", 1, 0, 0, 7),
+        assert await usage.totals(session, since_s=20.0) == [
+            total("k1", "llama", 1, 100, 40, 7, 3),
+            total("k1", "qwen", 1, 0, 0, 7, 3),
         ]
+
+
+async def test_totals_sum_by_team_node_and_day_of_a_period(registry: Registry) -> None:
+    day_s = 86_400.0
+    await registry.write(lambda s: keys.add(s, dataclasses.replace(KEY, team_id="t1")))
+    rows = [
+        ROW,
+        replace(ROW, request_id="r2", node_id="n2", finished_at_s=day_s - 0.1),
+        replace(ROW, request_id="r3", finished_at_s=day_s),
+        replace(ROW, request_id="r4", key_id="gone", finished_at_s=2 * day_s),
+    ]
+    await registry.write(lambda s: usage.add_many(s, rows))
+    async with registry.read() as session:
+        by_day = await usage.totals(session, ["day"])
+        by_team = await usage.totals(session, ["team", "node"])
+        period = await usage.totals(session, ["key"], since_s=day_s - 0.1, until_s=2 * day_s)
+    assert [(each.day, each.requests, each.reasoning_tokens) for each in by_day] == [
+        (0, 2, 6),
+        (1, 1, 3),
+        (2, 1, 3),
+    ]
+    assert [(each.team_id, each.node_id, each.requests) for each in by_team] == [
+        ("", "n1", 1),
+        ("t1", "n1", 2),
+        ("t1", "n2", 1),
+    ]
+    assert [(each.key_id, each.requests, each.day, each.model) for each in period] == [
+        ("k1", 2, None, None)
+    ]
+
+
+async def test_tokens_are_summed_by_key_since_a_time(registry: Registry) -> None:
+    rows = [
+        ROW,
+        replace(ROW, request_id="r2", finished_at_s=20.0, prompt_tokens=None),
+        replace(ROW, request_id="r3", finished_at_s=20.0, key_id="k2"),
+    ]
+    await registry.write(lambda s: usage.add_many(s, rows))
+    async with registry.read() as session:
+        assert await usage.tokens(session, 0.0) == {"k1": 114, "k2": 107}
+        assert await usage.tokens(session, 20.0) == {"k1": 7, "k2": 107}
 
 
 async def test_what_keys_have_spent_is_summed_since_a_time(registry: Registry) -> None:
@@ -115,7 +165,7 @@ async def test_what_keys_have_spent_is_summed_since_a_time(registry: Registry) -
     async with registry.read() as session:
         assert await usage.costs(session, 0.0) == {"k1": 0.75, "k2": 2.0}
         assert await usage.costs(session, 15.0) == {"k1": 0.25, "k2": 2.0}
-        totals = await usage.totals(session, None)
+        totals = await usage.totals(session)
     assert [(total.key_id, total.cost) for total in totals] == [
         ("k1", 0.75),
         ("k2", 2.0),

@@ -6,18 +6,20 @@ from dataclasses import replace
 import pytest
 
 from node.protocol.ids import owner_mark
-from registry.records import KeyRecord
+from registry.records import KeyRecord, TeamRecord
 from router.auth import (
     SCOPE_ADMIN,
     SCOPE_INFERENCE,
     KeyRing,
     caller_of,
+    day_tokens,
     digest,
     key_from_headers,
     new_key,
     new_salt,
 )
 from router.errors import Forbidden, Unauthorized
+from router.quotas import Limits
 from router.types import Priority
 from tests.fakes import FakeClock
 
@@ -84,7 +86,7 @@ def test_a_caller_s_ids_begin_with_its_key_s_mark() -> None:
 
 def test_a_key_ends_at_its_expiry() -> None:
     clock = FakeClock(100.0)
-    ring = KeyRing([replace(RECORD, expires_at_s=101.0)], clock)
+    ring = KeyRing([replace(RECORD, expires_at_s=101.0)], clock=clock)
     ring.check(KEY, SCOPE_INFERENCE)
     clock.advance(1.0)
     with pytest.raises(Unauthorized, match="expired"):
@@ -97,8 +99,7 @@ def test_revoked_and_removed_keys_are_unauthorized() -> None:
         ring.check(KEY, SCOPE_INFERENCE)
     ring.add(RECORD)
     ring.check(KEY, SCOPE_INFERENCE)
-    ring.remove(RECORD.digest)
-    ring.remove(RECORD.digest)
+    ring.add(replace(RECORD, revoked_at_s=1.0))
     with pytest.raises(Unauthorized):
         ring.check(KEY, SCOPE_INFERENCE)
 
@@ -122,3 +123,58 @@ def test_the_key_is_read_from_either_header(
     headers: list[tuple[bytes, bytes]], key: str | None
 ) -> None:
     assert key_from_headers(headers) == key
+
+
+LAB = TeamRecord("t1", "lab", {"tokens_per_day": 5}, 1.0)
+
+
+def test_a_caller_has_the_limits_of_its_key_and_of_its_team() -> None:
+    assert caller_of(RECORD).quotas == ()
+    record = replace(RECORD, team_id="t1", limits={"requests_per_minute": 2})
+    ring = KeyRing([record], [LAB])
+    own, shared = ring.check(KEY, SCOPE_INFERENCE).quotas
+    assert (own.subject, own.limits) == ("key:k1", Limits(requests_per_minute=2))
+    assert (shared.subject, shared.limits) == ("team:t1", Limits(tokens_per_day=5))
+    ring.put_team(replace(LAB, limits={}))
+    assert ring.check(KEY, SCOPE_INFERENCE).quotas == (own,)
+    ring.remove_team("t1")
+    ring.add(record)
+    assert ring.check(KEY, SCOPE_INFERENCE).quotas == (own,)
+
+
+def test_a_rotated_key_s_old_secret_ends_after_its_grace_or_with_the_key() -> None:
+    clock = FakeClock(100.0)
+    rotated = replace(
+        RECORD, digest=digest("mlxf-new"), old_digest=RECORD.digest, old_until_s=110.0
+    )
+    ring = KeyRing([RECORD], clock=clock)
+    ring.add(rotated)
+    assert ring.check(KEY, SCOPE_INFERENCE).key_id == "k1"
+    clock.advance(10.0)
+    with pytest.raises(Unauthorized):
+        ring.check(KEY, SCOPE_INFERENCE)
+    ring.check("mlxf-new", SCOPE_INFERENCE)
+    ring.add(replace(rotated, old_until_s=200.0, expires_at_s=150.0))
+    ring.check(KEY, SCOPE_INFERENCE)
+    clock.advance(40.0)
+    with pytest.raises(Unauthorized):
+        ring.check(KEY, SCOPE_INFERENCE)
+    ring.add(replace(rotated, revoked_at_s=160.0))
+    for key in (KEY, "mlxf-new"):
+        with pytest.raises(Unauthorized):
+            ring.check(key, SCOPE_INFERENCE)
+
+
+def test_a_replaced_record_leaves_no_digest_behind() -> None:
+    ring = KeyRing([RECORD])
+    ring.add(replace(RECORD, digest=digest("mlxf-new")))
+    with pytest.raises(Unauthorized):
+        ring.check(KEY, SCOPE_INFERENCE)
+
+
+def test_the_tokens_of_a_day_are_summed_by_what_limits_them() -> None:
+    limited = replace(RECORD, limits={"tokens_per_day": 9}, team_id="t1")
+    other = replace(RECORD, id="k2", team_id="t1", revoked_at_s=1.0)
+    free = replace(RECORD, id="k3")
+    used = {"k1": 1, "k2": 20, "k3": 300}
+    assert day_tokens([limited, other, free], [LAB], used) == {"key:k1": 1, "team:t1": 21}

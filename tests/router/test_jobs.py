@@ -12,11 +12,11 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
-from registry import db, nodes, residency, usage
+from registry import audit, db, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RegistryFailed
 from registry.migrate import open_migrated
-from registry.records import NodeRecord, ResidencyRecord, UsageRecord
+from registry.records import AuditRecord, NodeRecord, ResidencyRecord, UsageRecord
 from registry.trouble import SETTLED_S, Trouble
 from router import jobs as jobs_module
 from router.fleet.fleet import Fleet
@@ -86,7 +86,7 @@ def report_models(fleet: Fleet, *names: str) -> None:
 
 async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     await jobs.write_usage()
     served(ledger, "one")
     served(ledger, "two")
@@ -99,7 +99,7 @@ async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     served(ledger, "one")
 
     async def fail(_session: WriteSession, _rows: list[UsageRecord]) -> int:
@@ -124,7 +124,7 @@ async def test_a_disk_that_stays_full_is_one_line_and_loses_nothing(
     clock = FakeClock()
     registry.trouble = Trouble(clock)
     ledger, fleet = Ledger(ORIGINS), Fleet()
-    jobs = Jobs(registry, fleet, ledger)
+    jobs = Jobs(registry, fleet, ledger, 100)
     fleet.add(NODE)
     await register(registry, NODE)
     await fill_disk(registry)
@@ -155,7 +155,7 @@ async def test_usage_records_that_the_end_leaves_unwritten_are_logged(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     jobs.start()
     await fill_disk(registry)
     for number in range(2000):
@@ -168,7 +168,7 @@ async def test_a_row_that_cannot_be_stored_does_not_prevent_others(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     for name in ("one", "bad", "two"):
         served(ledger, name)
     rows = ledger.pop_rows()
@@ -184,7 +184,7 @@ async def test_a_row_that_cannot_be_stored_does_not_prevent_others(
 
 async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     jobs.start()
     turn = asyncio.Event()
 
@@ -206,7 +206,7 @@ async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -
 
 async def test_the_last_run_writes_requests_that_are_still_open(registry: Registry) -> None:
     ledger = Ledger(ORIGINS)
-    jobs = Jobs(registry, Fleet(), ledger)
+    jobs = Jobs(registry, Fleet(), ledger, 100)
     jobs.start()
     ledger.opened(ticket("open"), lease("open"), "a", "i1", reported=True)
     await jobs.close()
@@ -216,7 +216,7 @@ async def test_the_last_run_writes_requests_that_are_still_open(registry: Regist
 async def test_residency_and_models_are_written_where_they_changed(registry: Registry) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
     fleet.add(NODE)
     await jobs.write_residency()
     assert await residency_of(registry) == []
@@ -235,7 +235,7 @@ async def test_unchanged_residency_is_not_written_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
     fleet.add(NODE)
     report_models(fleet, "m")
     await jobs.write_residency()
@@ -250,7 +250,7 @@ async def test_a_node_removed_meanwhile_does_not_stop_the_others(
     other = node_record("http://b", "b")
     await register(registry, other)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
     fleet.add(NODE)
     fleet.add(other)
     report_models(fleet, "m")
@@ -265,7 +265,7 @@ async def test_a_node_that_was_removed_and_added_again_is_written_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
     fleet.add(NODE)
     report_models(fleet, "m")
     await jobs.write_residency()
@@ -284,7 +284,7 @@ async def test_a_failing_registry_is_logged_and_tried_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
     fleet.add(NODE)
     report_models(fleet, "m")
 
@@ -310,3 +310,12 @@ def test_a_node_without_a_status_has_no_rows() -> None:
 def test_a_model_that_is_being_pulled_is_not_remembered() -> None:
     view = node_view("a", model_status("m", state=ModelState.PULLING, progress=0.5))
     assert residency_rows(view) == ()
+
+
+async def test_old_audit_entries_are_deleted(registry: Registry) -> None:
+    for number in range(4):
+        entry = AuditRecord(float(number), "admin", "key.create", f"k{number}", "")
+        await registry.write(lambda s, entry=entry: audit.add(s, entry))  # type: ignore[misc]
+    await Jobs(registry, Fleet(), Ledger(ORIGINS), 2).trim_audit()
+    async with registry.read() as session:
+        assert [entry.subject for entry in await audit.recent(session, 9)] == ["k3", "k2"]

@@ -27,6 +27,7 @@ def test_each_setting_can_be_set_by_the_environment() -> None:
         "load_timeout_s": "10m",
         "first_token_timeout_s": "300.5",
         "stay_awake": "never",
+        "audit_entries": "500",
         "exit_on_stdin_eof": "1",
     }
     assert set(given) == {field.name for field in fields(Settings)}
@@ -45,6 +46,7 @@ def test_each_setting_can_be_set_by_the_environment() -> None:
         "load_timeout_s": 600.0,
         "first_token_timeout_s": 300.5,
         "stay_awake": StayAwake.NEVER,
+        "audit_entries": 500,
         "exit_on_stdin_eof": True,
     }
 

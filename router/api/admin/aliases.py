@@ -16,12 +16,14 @@ _NAME_CHARS = 200
 
 
 async def list_aliases(admin: CurrentAdmin) -> list[AliasRow]:
+    """Lists the aliases, with what their targets stand for now."""
     async with admin.core.registry.read() as session:
         records = await aliases.list_all(session)
     return [_row(admin.core.names, record) for record in records]
 
 
 async def get_alias(admin: CurrentAdmin, name: str) -> AliasRow:
+    """Shows one alias."""
     for row in await list_aliases(admin):
         if row.name == name:
             return row
@@ -29,6 +31,7 @@ async def get_alias(admin: CurrentAdmin, name: str) -> AliasRow:
 
 
 async def set_alias(admin: CurrentAdmin, name: str, body: SetAlias) -> AliasRow:
+    """Creates an alias, or replaces it."""
     check_alias(admin.core, name, body)
     targets = tuple(AliasTarget(each.model, each.defaults.given()) for each in body.targets)
     new = AliasRecord(name, targets, time.time(), body.selector, body.spill_at)
@@ -43,6 +46,7 @@ async def set_alias(admin: CurrentAdmin, name: str, body: SetAlias) -> AliasRow:
 
 
 async def remove_alias(admin: CurrentAdmin, name: str) -> AliasRow:
+    """Removes an alias."""
     record = await admin.change(
         "alias.remove", name, "", lambda session: aliases.remove(session, name)
     )

@@ -10,6 +10,14 @@ NODE_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 MAX_ROWS = 4096
 
+GroupName = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=64, pattern=r"^\S+$"),
+    Printable,
+]
+Limit = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
+Models = Annotated[tuple[Name, ...], Field(min_length=1, max_length=100)]
+Days = Annotated[float, Field(gt=0, le=3650)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
@@ -74,19 +82,58 @@ class AddSchedule(RequestBody):
     timezone: Name = "UTC"
 
 
+class LimitChange(RequestBody):
+    """Limits of a key or team; null is no limit, and where limits are changed, one that is not
+    given stays."""
+
+    requests_per_minute: Limit | None = None
+    tokens_per_minute: Limit | None = None
+    tokens_per_day: Limit | None = None
+    """Tokens in a calendar day, in UTC."""
+    concurrent_requests: Limit | None = None
+
+
+class CreateTeam(RequestBody):
+    name: GroupName
+    limits: LimitChange = LimitChange()
+    """Limits that the team's keys share."""
+
+
+class ChangeTeam(RequestBody):
+    limits: LimitChange
+
+
 class CreateKey(RequestBody):
-    name: Annotated[
-        str,
-        StringConstraints(strip_whitespace=True, min_length=1, max_length=64, pattern=r"^\S+$"),
-        Printable,
-    ]
+    name: GroupName
     scopes: tuple[str, ...] = ("inference", "external")
-    expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
+    team: Name | None = None
+    models: Models | None = None
+    """Models and aliases that it may use, by name or by pattern with `*`; all if None."""
+    limits: LimitChange = LimitChange()
+    expires_in_days: Days | None = None
     priority: str = "default"
     """The best priority class that its requests may have."""
     isolate: bool = False
     """True if its prompts share no cached prefix with those of other keys."""
 
 
-class SetBudget(RequestBody):
-    paid_budget: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None
+class ChangeKey(RequestBody):
+    """A change of a key; fields that are not given are kept."""
+
+    scopes: tuple[str, ...] = ()
+    team: Name | None = None
+    models: Models | None = None
+    limits: LimitChange = LimitChange()
+    expires_in_days: Days | None = None
+    """Days from now; null is never."""
+    priority: str = ""
+    paid_budget: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
+    """Most that its requests to paid servers may cost in a calendar month; null: it may use
+    none."""
+
+
+class RotateKey(RequestBody):
+    key: Name
+    """The key's name or id."""
+    grace_s: Annotated[float, Field(ge=0, le=3.2e7, allow_inf_nan=False)] = 0.0
+    """Seconds for which the old secret is still accepted."""

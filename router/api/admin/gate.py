@@ -10,13 +10,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from node.protocol.bounds import NAME_CHARS
 from registry import audit
 from registry import errors as registry_errors
 from registry.db import WriteSession
+from registry.records import AuditRecord
+from router.api.bodies import client_of
 from router.api.whole_responses import error_response
 from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
-from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown
+from router.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    NotFound,
+    RouterError,
+    ShuttingDown,
+    Unauthorized,
+)
 from router.types import Caller
 from serving.http.exchange import mark_authenticated
 
@@ -31,6 +42,8 @@ class Admin:
 
     core: Core
     caller: Caller
+    client: str
+    """Address that the request came from."""
 
     async def note(self, verb: str, subject: str, detail: str) -> None:
         """Writes an audit entry for an action outside the registry."""
@@ -54,7 +67,8 @@ class Admin:
         return await self.core.registry.write(audited)
 
     async def _audit(self, session: WriteSession, verb: str, subject: str, detail: str) -> None:
-        await audit.add(session, time.time(), self.caller.name, verb, subject, detail)
+        entry = AuditRecord(time.time(), self.caller.name, verb, subject, detail, self.client)
+        await audit.add(session, entry)
 
 
 def admin_of(request: Request) -> Admin:
@@ -66,9 +80,9 @@ def admin_of(request: Request) -> Admin:
 CurrentAdmin = Annotated[Admin, Depends(admin_of)]
 
 
-def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
+def gated_route(core_of: Callable[[], Core], other_scope: str = "") -> type[APIRoute]:
     """Returns a route class that checks the key before the body is read, and sends errors in
-    OpenAI's envelope."""
+    OpenAI's envelope. Keys need the scope admin, or the other one."""
 
     class GatedRoute(APIRoute):
         def get_route_handler(self) -> Handler:
@@ -76,10 +90,11 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
             known = [field.alias for field in self.dependant.query_params]
 
             async def gated(request: Request) -> Response:
+                core, client = core_of(), client_of(request.scope)
+                key = key_from_headers(request.scope["headers"])
                 try:
-                    core = core_of()
-                    key = key_from_headers(request.scope["headers"])
-                    request.state.admin = Admin(core, core.keys.check(key, SCOPE_ADMIN))
+                    caller = core.keys.check(key, SCOPE_ADMIN, other_scope)
+                    request.state.admin = Admin(core, caller, client)
                     mark_authenticated(request.scope)
                     _refuse_unknown(request, known)
                     return await handle(request)
@@ -89,11 +104,33 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
                     RequestValidationError,
                     HTTPException,
                 ) as error:
-                    return error_response(as_router_error(error))
+                    failure = as_router_error(error)
+                    await _note_failure(core, request, core.keys.name_of(key), failure)
+                    return error_response(failure)
 
             return gated
 
     return GatedRoute
+
+
+async def _note_failure(core: Core, request: Request, actor: str, error: RouterError) -> None:
+    """Notes a request that was refused its access, or that failed to change something."""
+    client, path = client_of(request.scope), request.scope["path"]
+    if error.status == Unauthorized.status:
+        core.refusals.wrong_key(client, path)
+    elif error.status != Forbidden.status and request.method == "GET":
+        return
+    await core.refusals.admin_failed(
+        AuditRecord(
+            at_s=time.time(),
+            actor=actor,
+            verb=request.method,
+            subject=path[:NAME_CHARS],
+            detail=error.message,
+            client=client,
+            outcome=error.code,
+        )
+    )
 
 
 def _refuse_unknown(request: Request, known: Sequence[str]) -> None:

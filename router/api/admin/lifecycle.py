@@ -25,6 +25,7 @@ _ID_BYTES = 4
 
 
 async def list_policies(admin: CurrentAdmin) -> list[PolicyRow]:
+    """Lists the residency policies."""
     records = sorted(
         admin.core.lifecycle.policies.records, key=lambda each: (each.model, each.node_id)
     )
@@ -32,6 +33,7 @@ async def list_policies(admin: CurrentAdmin) -> list[PolicyRow]:
 
 
 async def change_policy(admin: CurrentAdmin, change: PolicyChange) -> PolicyRow:
+    """Changes a residency policy; fields that are not given are kept."""
     core = admin.core
     node_id = _node_id(core, change.node)
     known = any(each.model == change.model for each in core.lifecycle.policies.records)
@@ -130,10 +132,12 @@ def _policy_row(core: Core, record: PolicyRecord) -> PolicyRow:
 
 
 async def list_schedules(admin: CurrentAdmin) -> list[ScheduleRow]:
+    """Lists the schedules."""
     return [_schedule_row(admin.core, record) for record in admin.core.lifecycle.timetable.records]
 
 
 async def add_schedule(admin: CurrentAdmin, body: AddSchedule) -> ScheduleRow:
+    """Adds a schedule of loads and unloads."""
     core = admin.core
     if body.load is None and body.unload is None:
         raise BadRequest("Give `load`, `unload` or both: cron lines such as '0 8 * * 1-5'.")
@@ -162,6 +166,7 @@ async def add_schedule(admin: CurrentAdmin, body: AddSchedule) -> ScheduleRow:
 
 
 async def remove_schedule(admin: CurrentAdmin, schedule_id: str) -> ScheduleRow:
+    """Removes a schedule."""
     core = admin.core
     found = next(
         (each for each in core.lifecycle.timetable.records if each.id == schedule_id), None

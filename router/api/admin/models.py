@@ -40,6 +40,7 @@ async def list_models(admin: CurrentAdmin) -> list[ModelRow]:
 
 
 async def load_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
+    """Loads a model and responds once it is in memory."""
     core = admin.core
     model = core.names.resolve(order.model)
     view = chosen_node(core, model, order.node) if order.node else node_for_load(core, model)
@@ -61,6 +62,7 @@ def refuse_maintenance(view: NodeView, done: str) -> None:
 
 
 async def unload_model(admin: CurrentAdmin, order: ModelOrder) -> OrderDone:
+    """Unloads a model from one node, or from all."""
     core = admin.core
     model = core.names.resolve(order.model)
     views = [chosen_node(core, model, order.node)] if order.node else nodes_with(core, model)

@@ -36,6 +36,7 @@ _NAME_CHARS = 63
 
 
 async def list_nodes(admin: CurrentAdmin) -> list[NodeRow]:
+    """Lists the nodes and what is known of them."""
     async with admin.core.registry.read() as session:
         records = await nodes.list_all(session)
     return [node_row(admin.core, record) for record in records]

@@ -15,8 +15,10 @@ from router.api.admin import (
     nodes,
     reports,
     settings,
+    teams,
 )
 from router.api.admin.gate import gated_route
+from router.api.admin.openapi import add_description
 from router.core import Core
 
 
@@ -42,15 +44,27 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/aliases/{name:path}", aliases.get_alias, methods=["GET"])
     add("/aliases/{name:path}", aliases.set_alias, methods=["PUT"])
     add("/aliases/{name:path}", aliases.remove_alias, methods=["DELETE"])
-    add("/keys", keys.list_keys, methods=["GET"])
-    add("/keys", keys.create_key, methods=["POST"], status_code=201)
-    add("/keys/{id_or_name:path}", keys.set_budget, methods=["PATCH"])
-    add("/keys/{id_or_name:path}", keys.revoke_key, methods=["DELETE"])
     add("/explain", explain.explain, methods=["POST"])
     add("/explain/{request_id:path}", explain.explain_request, methods=["GET"])
+    _add_keys(router)
     _add_lifecycle(router)
     _add_registry(router)
+    add_description(router)
     return router
+
+
+def _add_keys(router: APIRouter) -> None:
+    add = router.add_api_route
+    add("/keys", keys.list_keys, methods=["GET"])
+    add("/keys", keys.create_key, methods=["POST"], status_code=201)
+    add("/keys/rotate", keys.rotate_key, methods=["POST"])
+    add("/keys/{id_or_name:path}", keys.show_key, methods=["GET"])
+    add("/keys/{id_or_name:path}", keys.change_key, methods=["PATCH"])
+    add("/keys/{id_or_name:path}", keys.revoke_key, methods=["DELETE"])
+    add("/teams", teams.list_teams, methods=["GET"])
+    add("/teams", teams.create_team, methods=["POST"], status_code=201)
+    add("/teams/{name:path}", teams.change_team, methods=["PATCH"])
+    add("/teams/{name:path}", teams.delete_team, methods=["DELETE"])
 
 
 def _add_lifecycle(router: APIRouter) -> None:

@@ -198,46 +198,6 @@ class OrderDone(Row):
     took_s: float
 
 
-class KeyRow(Row):
-    id: str
-    name: str
-    prefix: str
-    scopes: tuple[str, ...]
-    priority: str
-    isolated: bool
-    paid_budget: float | None
-    """Most that its requests to paid servers may cost in a calendar month; None if none are
-    allowed."""
-    paid_spent: float = 0.0
-    """Cost in this month."""
-    created_at_s: float
-    expires_at_s: float | None
-    revoked_at_s: float | None
-
-
-class NewKey(KeyRow):
-    key: str
-    """Shown only once; the router keeps just its digest."""
-
-
-class RevokedKey(KeyRow):
-    already: bool
-    """True if it was revoked before."""
-
-
-class UsageRow(Row):
-    key_id: str
-    key: str
-    """Name of the key."""
-    model: str
-    requests: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float | None
-    """Cost at paid servers; None if none served a request."""
-
-
 class NodeCheckRow(Row):
     """Result of contacting a node."""
 
@@ -248,15 +208,6 @@ class NodeCheckRow(Row):
     message: str
     addresses: tuple[str, ...]
     took_s: float
-
-
-class AuditRow(Row):
-    id: int
-    at_s: float
-    actor: str
-    verb: str
-    subject: str
-    detail: str
 
 
 class ChangeRow(Row):

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.api.admin.views import KeyRow, NewKey
+from router.api.admin.key_views import KeyRow, NewKey
 from router.auth import KEY_PREFIX
 from router.commands import console
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows

@@ -19,6 +19,7 @@ _ROWS = {
     "nodes": ("node", "nodes"),
     "aliases": ("alias", "aliases"),
     "keys": ("key", "keys"),
+    "teams": ("team", "teams"),
     "policies": ("residency policy", "residency policies"),
     "schedules": ("schedule", "schedules"),
     "usage": ("usage record", "usage records"),

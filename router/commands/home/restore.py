@@ -9,6 +9,7 @@ from registry import audit
 from registry.backup import Restored, restore
 from registry.db import Registry
 from registry.errors import RegistryError
+from registry.records import AuditRecord
 from router.commands import console
 from router.commands.home.backup import age_text, contents_text
 from router.errors import StartError
@@ -36,11 +37,9 @@ async def _restore(settings: Settings, backup: Path) -> tuple[Restored, Mapping[
 
     async def prepare(registry: Registry) -> Mapping[Path, str]:
         renewed = await renew_lost_keys(registry, settings)
-        await registry.write(
-            lambda session: audit.add(
-                session, time.time(), "router restore", "registry.restore", "registry", backup.name
-            )
-        )
+        what = ("router restore", "registry.restore", "registry", backup.name)
+        entry = AuditRecord(time.time(), *what)
+        await registry.write(lambda session: audit.add(session, entry))
         return renewed
 
     return await restore(backup, settings.registry, prepare)

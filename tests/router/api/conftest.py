@@ -32,9 +32,11 @@ from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.watcher import Watcher
 from router.lifecycle.action_runner import Dependencies
 from router.lifecycle.lifecycle import Lifecycle
+from router.limits.limiter import Limiter
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
+from router.records.refusals import Refusals
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets
 from router.routing.sticky_targets import StickyTargets
@@ -129,6 +131,7 @@ class World:
         self.fleet = Fleet()
         self.names = Names(self.fleet)
         self.budgets = Budgets(self.fleet, {}, time.time, lambda _lease, _cost: None)
+        self.limiter = Limiter()
         self.ring = ring
         self.admin_key = admin_key
         self.forgotten: list[str] = []
@@ -186,9 +189,11 @@ class World:
             names=self.names,
             last_targets=StickyTargets(),
             budgets=self.budgets,
+            limiter=self.limiter,
             prefixes=PrefixIndex(),
             ledger=Ledger(Origins("r", b"")),
             metrics=Metrics(str),
+            refusals=Refusals(self.registry),
             prefix_hasher=PrefixHasher(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
@@ -202,9 +207,14 @@ class World:
         )
 
     async def audited(self) -> list[tuple[str, str, str, str]]:
+        """The audit entries of what was done."""
         async with self.registry.read() as session:
             entries = await audit.recent(session, 50)
-        return [(entry.actor, entry.verb, entry.subject, entry.detail) for entry in entries]
+        return [
+            (entry.actor, entry.verb, entry.subject, entry.detail)
+            for entry in entries
+            if entry.outcome == "done"
+        ]
 
 
 def a_key(name: str, *scopes: str, expires_at_s: float | None = None) -> tuple[str, KeyRecord]:

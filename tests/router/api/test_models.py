@@ -12,6 +12,7 @@ from node.protocol.messages import ModelState, ModelStatus, StatusEvent
 from router.api.models import Models
 from router.fleet.fleet import Fleet
 from router.routing.model_names import Names
+from tests.router.api.admin.test_aliases import call
 from tests.router.api.test_v1 import a_node, refused
 from tests.router.conftest import (
     RunningRouter,
@@ -142,3 +143,36 @@ async def test_a_model_that_nobody_has_is_404(router: RunningRouter, name: str) 
     router.core.names.put(alias("dangling", "nobody-has-this"))
     caller = await router.send("GET", f"/v1/models/{name}", x_api_key=router.key)
     await refused(caller, 404, "model_not_found")
+
+
+async def test_a_key_sees_only_the_models_that_it_may_use(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_node(router, start_node, "qwen-small", "llama")
+    router.core.names.put(alias("fast", "llama"))
+    body = {"name": "ci", "models": ["qwen*", "fast"]}
+    key = (await call(router, "POST", "/keys", body))[1]["key"]
+    listed = json.loads(await (await router.send("GET", "/v1/models", x_api_key=key)).body())
+    assert [model["id"] for model in listed["data"]] == ["fast", "qwen-small"]
+    for name, status in (("fast", 200), ("qwen-small", 200), ("llama", 404), ("qwen-x", 404)):
+        shown = await router.send("GET", f"/v1/models/{name}", x_api_key=key)
+        assert await shown.head() == status
+    for name in ("fast", "qwen-small"):
+        assert (
+            await (await router.post({"model": name}, x_api_key=key, authorization="")).head()
+            == 200
+        )
+    tags = await router.send("GET", "/api/tags", x_api_key=key)
+    assert b"qwen-small" in (listed_tags := await tags.body()) and b'"llama' not in listed_tags
+    caller = await router.post({"model": "llama"}, "/api/chat", x_api_key=key, authorization="")
+    assert await caller.head() == 404
+    caller = await router.post({"model": "llama"}, x_api_key=key, authorization="")
+    error = await refused(caller, 404, "model_not_found")
+    assert error["message"].startswith("There is no model 'llama' for this API key")
+
+
+async def test_a_key_for_metrics_reads_nothing_else(router: RunningRouter) -> None:
+    key = (await call(router, "POST", "/keys", {"name": "p", "scopes": ["metrics"]}))[1]["key"]
+    for path, status in (("/metrics", 200), ("/admin/keys", 403), ("/v1/models", 403)):
+        assert await (await router.send("GET", path, x_api_key=key)).head() == status
+    assert await (await router.send("GET", "/metrics", x_api_key=router.key)).head() == 403

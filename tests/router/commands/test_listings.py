@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from router.api.admin.key_views import KeyRow
 from router.api.admin.views import (
     BreakerRow,
-    KeyRow,
     ModelPlace,
     ModelRow,
     NodeModel,
@@ -20,12 +20,14 @@ from router.api.admin.views import (
     NodePrices,
     NodeRow,
 )
-from router.commands import aliases, console, keys, models, nodes, reports
+from router.commands import aliases, console, models, nodes
+from router.commands.access import keys, reports, teams
 from router.commands.client import AdminClient
 from tests.fakes import FakeClock
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 GIB = 1024**3
+SOUND = {"error": None, "failing_s": 0.0, "waiting_rows": 0, "lost_rows": 0}
 
 
 def node(name: str, **changes: Any) -> NodeRow:
@@ -207,8 +209,9 @@ def test_keys_are_valid_expired_or_revoked() -> None:
         (lambda client, as_json: models.show(client, as_json=as_json), "router nodes"),
         (lambda client, as_json: aliases.show_all(client, as_json=as_json), "router alias set"),
         (lambda client, as_json: keys.show(client, as_json=as_json), "router keys create"),
-        (lambda client, as_json: reports.show_usage(client, None, as_json=as_json), "router chat"),
-        (lambda client, as_json: reports.show_audit(client, 5, as_json=as_json), "Nothing"),
+        (lambda client, as_json: show_usage(client, as_json=as_json), "router chat"),
+        (lambda client, as_json: reports.show_audit(client, 5, None, as_json=as_json), "Nothing"),
+        (lambda client, as_json: teams.show(client, as_json=as_json), "router teams create"),
     ],
 )
 def test_an_empty_listing_names_the_next_step(
@@ -280,10 +283,9 @@ def test_a_load_shows_how_much_of_it_is_done(
     assert shown[0] == "loading fast 42%"
 
 
-def test_since_is_a_length_of_time_before_now() -> None:
-    assert reports.since_time(None, 1e6) is None
-    assert reports.since_time("2h", 1e6) == 1e6 - 7200
-    assert reports.since_time("7d", 1.0) == 0.0
+def show_usage(client: AdminClient, *by: str, as_json: bool = False) -> None:
+    form: reports.Form = "json" if as_json else "table"
+    reports.show_usage(client, by or ("key", "model"), (None, None), form)
 
 
 def test_usage_reports_that_the_disk_is_full_and_how_much_is_not_counted(
@@ -295,7 +297,7 @@ def test_usage_reports_that_the_disk_is_full_and_how_much_is_not_counted(
         is_usage = request.url.path.endswith("/usage")
         return httpx.Response(200, json=[] if is_usage else registry)
 
-    reports.show_usage(played(answer), None, as_json=False)
+    show_usage(played(answer))
     printed = capsys.readouterr()
     assert printed.out == ""
     assert (
@@ -303,7 +305,7 @@ def test_usage_reports_that_the_disk_is_full_and_how_much_is_not_counted(
         == "For 1 min nothing can be written: It is full. Not counted yet: 3 requests.\n"
     )
     registry["lost_rows"] = 1
-    reports.show_usage(played(answer), None, as_json=True)
+    show_usage(played(answer), as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out) == []
     assert printed.err.endswith("Never counted: 1 request.\n")

@@ -100,7 +100,7 @@ def test_a_key_may_be_kept_from_servers(router_place: RouterAccess) -> None:
         for row in json.loads(run(router_place, "keys", "list", "--json"))
     }
     assert rows == {
-        "admin": ["admin", "inference", "external"],
+        "admin": ["admin", "inference", "metrics", "external"],
         "first": ["inference", "external"],
         "out": ["inference", "external"],
         "in": ["inference"],

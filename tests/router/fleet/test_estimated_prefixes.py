@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from router.coverage import NOT_COVERED, Coverage
 from router.fleet.estimated_prefixes import EstimatedPrefixes
-from router.types import NOT_COVERED, Coverage
 from tests.router.fleet.test_prefix_index import chain
 
 

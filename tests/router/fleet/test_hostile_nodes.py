@@ -165,7 +165,7 @@ class World:
     def __init__(self, router: RunningRouter, bad: Hostile) -> None:
         self.router = router
         self.bad = bad
-        self.jobs = Jobs(router.core.registry, router.core.fleet, router.core.ledger)
+        self.jobs = Jobs(router.core.registry, router.core.fleet, router.core.ledger, 100)
         self.changed = asyncio.Event()
         self.count = 0
         router.core.fleet.listen(self.changed.set)

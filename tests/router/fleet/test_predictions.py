@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
+from router.coverage import Coverage
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.records.metrics import Metrics
-from router.types import Coverage, Lease, Verdict
+from router.types import Lease, Verdict
 from tests.router.fleet.test_prefix_index import CHAIN, Clock, entries, snapshot
 from tests.router.records.test_ledger import FINISHED
 from tests.router.records.test_metrics import figures

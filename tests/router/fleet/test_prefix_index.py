@@ -9,9 +9,9 @@ import pytest
 from node.protocol.chain.prefix import Chain, Head
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
+from router.coverage import NOT_COVERED, Coverage
 from router.fleet import prefix_index
 from router.fleet.prefix_index import PrefixIndex
-from router.types import NOT_COVERED, Coverage
 
 MEMORY, DISK = Tier.MEMORY, Tier.DISK
 

@@ -22,12 +22,13 @@ from node.protocol.messages import (
     Stored,
     encode_event,
 )
+from router.coverage import NOT_COVERED, Coverage
 from router.fleet import watcher as watcher_module
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.watcher import Watcher
 from router.records.ledger import Ledger
-from router.types import NOT_COVERED, Coverage, NodeView
+from router.types import NodeView
 from router.upstream.foreign_nodes import FOREIGN_ROWS
 from tests.router.conftest import (
     ORIGINS,

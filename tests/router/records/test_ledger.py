@@ -7,9 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
+from router.quotas import Limits, Quota
 from router.records import ledger as ledger_module
 from router.records.ledger import Ledger, finished_line
-from router.records.outcomes import IGNORE, LedgerListener
+from router.records.outcomes import IGNORE, LedgerListener, UnreportedAttempt
+from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Verdict
 from tests.fakes import FakeClock
@@ -381,3 +383,56 @@ def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixt
         finished_line(ticket(), "mini", FINISHED),
         "chat/completions m on mini: unreported",
     ]
+
+
+class Limited(Settlement):
+    """Keeps what the ledger reports of requests whose caller has limits."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def opened(self, ticket: Ticket) -> None:
+        self.seen.append(f"opened {ticket.request_id}")
+
+    def reported(self, ticket: Ticket, usage: Finished) -> None:
+        self.seen.append(f"used {usage.prompt_tokens} + {usage.completion_tokens}")
+
+    def unreported(self, ticket: Ticket, attempt: UnreportedAttempt) -> None:
+        self.seen.append(f"{attempt.outcome} {attempt.events}")
+
+
+def limited() -> Ticket:
+    caller = replace(ticket().caller, quotas=(Quota("k", "This API key", Limits()),))
+    return ticket("r", caller=caller)
+
+
+@pytest.mark.parametrize("report_first", [True, False])
+def test_each_attempt_of_a_caller_with_limits_is_reported_once(report_first: bool) -> None:
+    listener = Limited()
+    ledger = Ledger(ORIGINS, settlement=listener)
+    ledger.opened(limited(), lease(), "mini", "i1", reported=True)
+    if not report_first:
+        ledger.ended(lease(), 10.0, "served")
+    for _ in range(2):
+        ledger.on_finished("n", "i1", FINISHED)
+    if report_first:
+        ledger.ended(lease(), 10.0, "served")
+    ledger.close_all()
+    assert listener.seen == ["opened r", "used 20 + 11"]
+
+
+def test_an_attempt_without_a_record_is_charged_with_its_events() -> None:
+    listener = Limited()
+    ledger = Ledger(ORIGINS, settlement=listener)
+    ledger.opened(limited(), lease(), "ollama", "", reported=False)
+    ledger.ended(lease(), 10.0, "cancelled", None, 7)
+    assert listener.seen == ["opened r", "cancelled 7"]
+
+
+def test_a_caller_without_limits_is_not_reported() -> None:
+    listener = Limited()
+    ledger = Ledger(ORIGINS, settlement=listener)
+    ledger.opened(ticket("r"), lease(), "mini", "i1", reported=True)
+    ledger.on_finished("n", "i1", FINISHED)
+    ledger.ended(lease(), 10.0, "served")
+    assert listener.seen == []

@@ -10,7 +10,7 @@ import pytest
 from node.protocol.messages import BrokenModel
 from router.errors import ModelBroken, UnknownModel
 from router.fleet.fleet import Fleet
-from router.routing.model_names import NAME_CHARS, Names, fits
+from router.routing.model_names import NAME_CHARS, Names, fits, may_use
 from tests.router.conftest import alias, model_status, node_record, node_status
 
 PRICES = {"input": 3.0, "output": 15.0}
@@ -180,3 +180,22 @@ def test_a_name_may_have_the_tag_of_ollama_s_lists() -> None:
         ("other:latest", "other:latest"),
     ):
         assert names.untagged(name) == meant
+
+
+def test_a_caller_with_patterns_knows_only_what_they_match() -> None:
+    names = names_with("org/small", "org/large")
+    allowed = ("fast", "*large")
+    assert names.listed(allowed) == {"fast", "org/large"}
+    assert names.route("fast", allowed).targets[0].model == "org/small"
+    assert names.route("org/large", allowed).targets[0].model == "org/large"
+    for name in ("org/small", "nothing-large", "org/smal"):
+        with pytest.raises(UnknownModel) as unknown:
+            names.route(name, allowed)
+        message = unknown.value.message
+        assert message.startswith(f"There is no model '{name}' for this API key")
+        assert "org/small" not in message.replace(f"'{name}'", "")
+
+
+def test_a_name_without_a_star_is_no_pattern() -> None:
+    assert may_use("a[b]?", ("a[b]?",)) and not may_use("ab", ("a[b]?",))
+    assert not may_use("qwen3", ("qwen",)) and may_use("qwen3", ("qwen*",))

@@ -8,20 +8,9 @@ from typing import Any
 
 from node.protocol.chain.prefix import Chain
 from node.protocol.messages import CacheStatus, Finished, FinishReason, ModelStatus
+from router.coverage import NOT_COVERED, Coverage
 from router.scheduler.scheduler import Scheduler
-from router.types import (
-    NOT_COVERED,
-    Action,
-    Coverage,
-    Grant,
-    Lease,
-    Moment,
-    NodeView,
-    Queued,
-    Reject,
-    Ticket,
-    Verdict,
-)
+from router.types import Action, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket, Verdict
 from tests.router.conftest import model_status, node_view
 from tests.router.conftest import ticket as any_ticket
 

@@ -9,8 +9,9 @@ import pytest
 
 from node.protocol.chain.prefix import Chain
 from node.protocol.messages import CacheStatus, Finished
+from router.coverage import Coverage
 from router.scheduler.rates import NodeRates
-from router.types import Coverage, Hints, Lease, NodeTerms, NodeView, Ticket
+from router.types import Hints, Lease, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
 from tests.router.conftest import ticket as any_ticket
 from tests.router.scheduler.fleet import Fleet, queued, usage_record

@@ -68,8 +68,9 @@ async def test_an_alias_is_made_moved_and_removed(
     assert (await call(router, "GET", "/aliases/gpt/4"))[0] == 404
     assert (await call(router, "DELETE", "/aliases/gpt/4"))[0] == 404
     async with router.core.registry.read() as session:
-        verbs = [(entry.verb, entry.detail) for entry in await audit.recent(session, 3)]
+        verbs = [(entry.verb, entry.detail) for entry in await audit.recent(session, 4)]
     assert verbs == [
+        ("DELETE", "There is no alias 'gpt/4'; `router alias list` shows what exists."),
         ("alias.remove", ""),
         ("alias.set", "org/big, tiny"),
         ("alias.set", "tiny"),

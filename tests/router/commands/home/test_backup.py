@@ -30,7 +30,7 @@ def test_a_running_router_makes_a_backup_of_its_registry(
     file = tmp_path / "b"
     backup.run(AdminClient(router_place), Settings(tmp_path), options(file), as_json=False)
     told = capsys.readouterr().out
-    assert "2 keys, 1 audit event." in told
+    assert "2 keys, 3 audit events." in told
     assert "credentials of the nodes" in told and router_place.url in told
     assert file.stat().st_mode & 0o777 == 0o600
     assert read_contents(file).rows["keys"] == 2
@@ -137,10 +137,11 @@ def test_a_refused_key_is_one_sentence(router_place: RouterAccess, tmp_path: Pat
 
 
 def test_contents_are_told_in_words() -> None:
-    rows = {"nodes": 1, "aliases": 2, "usage": 1203, "residency": 9, "policies": 0, "teams": 2}
+    rows = {"nodes": 1, "aliases": 2, "usage": 1203, "residency": 9, "policies": 0, "teams": 3}
+    rows["boats"] = 2
     assert (
         contents_text(Contents("1", None, rows))
-        == "1 node, 2 aliases, 1,203 usage records, 2 teams"
+        == "1 node, 2 aliases, 3 teams, 1,203 usage records, 2 boats"
     )
     assert contents_text(Contents("1", None, {})) == "nothing yet"
 

@@ -33,7 +33,7 @@ async def test_a_restored_fleet_keeps_its_keys_and_key_files(saved: Path, tmp_pa
     async with open_core(settings) as core:
         assert core.keys.check(before.strip(), SCOPE_ADMIN).name == "admin"
         async with core.registry.read() as session:
-            (entry,) = await audit.recent(session, 10)
+            (entry,) = await audit.recent(session, 1)
         assert (entry.actor, entry.verb, entry.detail) == (
             "router restore",
             "registry.restore",

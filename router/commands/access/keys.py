@@ -1,4 +1,4 @@
-"""`router keys create`, `list`, `revoke`, `set-budget`."""
+"""`router keys create`, `list`, `show`, `revoke`, `set-budget`."""
 
 import math
 import time
@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.admin.views import KeyRow, NewKey, RevokedKey
+from router.api.admin.key_views import KeyRow, LimitsRow, NewKey, RevokedKey
 from router.commands import console, wording
+from router.commands.access.key_changes import limits_text, summary
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 from serving.terminal.output import put
 
@@ -21,10 +22,9 @@ def create(client: AdminClient, body: dict[str, Any], *, as_json: bool) -> None:
         return
     row = read_row(NewKey, response)
     put(row.key)
-    isolated = ", isolated" if row.isolated else ""
-    expiry = "" if row.expires_at_s is None else f", expires {_expiry(row, time.time())}"
+    expiry = "" if row.expires_at_s is None else f"; expires {_expiry(row, time.time())}"
     console.err().print(
-        f"This is the key {row.name} ({', '.join(row.scopes)}; {row.priority}{isolated}{expiry}). "
+        f"This is the key {row.name} ({summary(row)}{expiry}). "
         "It is shown this once; keep it safe.",
         soft_wrap=True,
     )
@@ -75,24 +75,16 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         return
     now_s = time.time()
     console.print_table(
-        (
-            "Name",
-            "Key",
-            "Id",
-            "Scopes",
-            "Class",
-            "Isolated",
-            ">Paid",
-            "State",
-            "Made",
-            "Expires",
-        ),
+        (*_COLUMNS, "State", "Made", "Expires"),
         [
             (
                 row.name,
                 f"{row.prefix}…",
                 row.id,
+                row.team or "",
                 ", ".join(row.scopes),
+                "all" if row.models is None else ", ".join(row.models),
+                _limits(row),
                 row.priority,
                 "yes" if row.isolated else "no",
                 _paid(row),
@@ -102,9 +94,69 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
             )
             for row in rows
         ],
-        ("Made", "Isolated", "Class", "Id", "Expires"),
+        ("Made", "Isolated", "Class", "Id", "Models", "Expires", ">Paid", "Limits", "Team"),
         wide=wide,
     )
+
+
+_COLUMNS = (
+    *("Name", "Key", "Id", "Team", "Scopes", "Models", "Limits"),
+    *("Class", "Isolated", ">Paid"),
+)
+
+
+def _limits(row: KeyRow) -> str:
+    return "" if row.limits == LimitsRow() else limits_text(row.limits)
+
+
+def show_one(client: AdminClient, id_or_name: str, *, as_json: bool) -> None:
+    response = client.get(f"/keys/{in_path(id_or_name)}")
+    if as_json:
+        console.print_json(response)
+        return
+    row, now_s = read_row(KeyRow, response), time.time()
+    cells = [
+        ("Name", row.name),
+        ("Key", f"{row.prefix}…, id {row.id}"),
+        ("Scopes", ", ".join(row.scopes)),
+        ("Team", row.team or "none"),
+        ("Models", "all" if row.models is None else ", ".join(row.models)),
+        ("Class", row.priority + (", isolated" if row.isolated else "")),
+        ("Limits", limits_text(row.limits)),
+        *_use(row),
+        ("Paid servers", _paid(row)),
+        ("State", key_state(row, now_s).plain),
+        ("Made", wording.ago(row.created_at_s, now_s)),
+        ("Expires", _expiry(row, now_s)),
+        *_rotated(row, now_s),
+    ]
+    console.print_table(("", ""), cells)
+
+
+def _use(row: KeyRow) -> list[tuple[str, str]]:
+    """The rest of the limits, and their use this day."""
+    use = row.use
+    if use is None:
+        return []
+    left = [
+        f"{wording.number(number)} {words}"
+        for number, words in ((use.requests_left, "requests"), (use.tokens_left, "tokens"))
+        if number is not None
+    ]
+    rows = [("Left now", ", ".join(left))] if left else []
+    today = f"{wording.number(use.tokens_today)} tokens, {use.open_requests} open requests"
+    return [*rows, ("Used today", today)]
+
+
+def _rotated(row: KeyRow, now_s: float) -> list[tuple[str, str]]:
+    """The last rotation."""
+    if row.rotated_at_s is None:
+        return []
+    when = wording.ago(row.rotated_at_s, now_s)
+    if row.old_until_s is not None and row.old_until_s > now_s:
+        left = wording.until(row.old_until_s, now_s)
+        return [("Rotated", f"{when}; the old secret {row.old_prefix}… ends {left}")]
+    return [("Rotated", when)]
 
 
 def key_state(row: KeyRow, now_s: float) -> Text:
