@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from serving.config_file import ConfigFile, read_file
 from serving.setting import CONFIG, CONFIG_FILE, BadSetting, Environment, option_of, settings_of
 from serving.setting_kinds import read_path
+
+if TYPE_CHECKING:
+    from serving.config_file import ConfigFile
 
 DEFAULT = "default"
 
@@ -94,7 +96,10 @@ class Sources:
         variable = self.product.variable(CONFIG)
         if named is None and self.variables.get(variable):
             named = read_path(variable, self.variables[variable])
-        if named is not None:
-            return read_file(read_path("--config", str(named)), self.product.settings)
         own = home.expanduser() / CONFIG_FILE
-        return read_file(own, self.product.settings) if own.exists() else None
+        if named is None and not own.exists():
+            return None
+        from serving.config_file import read_file
+
+        path = own if named is None else read_path("--config", str(named))
+        return read_file(path, self.product.settings)

@@ -22,6 +22,7 @@ from router.api.bodies import PROMPT_FIELDS
 from router.api.v1 import RELAYED_PATHS
 from router.records.metrics import Metrics
 from router.routing.request_hints import ROUTING_HEADERS
+from serving.config_file import key_of
 from serving.setting import option_of, settings_of
 from tests.command_lines import ALL_COMMANDS, options_of
 from tests.doc_tables import (
@@ -76,6 +77,13 @@ def test_every_setting_is_documented_with_its_option_and_variable(
         )
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("settings", [node.settings.Settings, router.settings.Settings])
+def test_every_setting_that_a_reload_changes_is_documented(settings: Any) -> None:
+    (text,) = re.findall(r"^\*\*A reload\*\* .*?\n\n", page("reference/settings.md"), re.M | re.S)
+    live = [key_of(name, each) for name, each in settings_of(settings).items() if each.is_live]
+    assert live and [key for key in live if f"`{key}`" not in text] == []
 
 
 def tree(base: Any) -> Iterator[Any]:

@@ -1,5 +1,8 @@
 """Settings from options, variables, a file and defaults."""
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +50,18 @@ def test_an_option_wins_over_a_variable_and_that_over_the_file(tmp_path: Path) -
         "host": "MLX_FLEET_SOME_HOST",
         "port": "--port",
     }
+
+
+def test_without_a_file_no_reader_of_files_is_imported(tmp_path: Path) -> None:
+    """It would make every command later."""
+    code = (
+        "import sys\n"
+        "from router.settings import read_settings\n"
+        "read_settings({})\n"
+        "sys.exit('tomllib' in sys.modules)"
+    )
+    environ = {"PATH": os.environ["PATH"], "MLX_FLEET_HOME": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environ, timeout=60).returncode == 0
 
 
 def test_without_a_file_there_are_defaults(tmp_path: Path) -> None:
