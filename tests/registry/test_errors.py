@@ -6,7 +6,9 @@ import pytest
 
 from registry.errors import (
     Conflict,
+    NewerBackup,
     NewerRegistry,
+    NoBackup,
     NotFound,
     ReadOnlyRegistry,
     RefusedRow,
@@ -24,6 +26,8 @@ EVERY = [
     RegistryError(),
     UnsupportedUrl("the scheme 'postgresql'"),
     NewerRegistry("9999"),
+    NewerBackup(PATH, "9999"),
+    NoBackup(PATH, "it is empty"),
     ReadOnlyRegistry(PATH, "Permission denied"),
     RefusedRow(),
     RegistryLocked(PATH),
