@@ -55,7 +55,7 @@ class NoBackup(RegistryError):
     """The file is not a backup of a registry."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"The file {path} is no backup of a registry ({reason}).")
+        super().__init__(f"The file {path} is not a backup of a registry ({reason}).")
 
 
 class RegistryUnwritable(RegistryError):
