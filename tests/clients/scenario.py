@@ -60,6 +60,18 @@ NOTE = Tool(
     },
 )
 TOOLS = (WEATHER, NOTE)
+FUNCTIONS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.parameters,
+        },
+    }
+    for tool in TOOLS
+]
+"""The tools as OpenAI's chats and Ollama's declare them."""
 RESULTS = {WEATHER.name: "18 °C, <rain> & sun", NOTE.name: '{"saved": true}'}
 """The result of each tool."""
 

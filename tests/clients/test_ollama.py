@@ -10,29 +10,16 @@ import pytest
 
 from tests.clients.scenario import (
     FAMILIES,
+    FUNCTIONS,
     HERMES,
     MODEL,
     QUESTION,
     RESULTS,
     SESSION,
-    TOOLS,
     Answer,
     Family,
     serving,
 )
-
-_TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters,
-        },
-    }
-    for tool in TOOLS
-]
-
 
 BROKEN = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich", so.</tool_call>'
 
@@ -54,7 +41,7 @@ async def _stream(client: ollama.AsyncClient, messages: list[Any]) -> ollama.Mes
     """The message that a stream's lines make."""
     thinking, content = "", ""
     calls: list[ollama.Message.ToolCall] = []
-    async for line in await client.chat(MODEL, messages, tools=_TOOLS, stream=True):
+    async for line in await client.chat(MODEL, messages, tools=FUNCTIONS, stream=True):
         thinking += line.message.thinking or ""
         content += line.message.content or ""
         calls += line.message.tool_calls or ()
@@ -83,7 +70,7 @@ async def test_a_session_with_tools_is_understood(
             if streams:
                 message = await _stream(client, messages)
             else:
-                message = (await client.chat(MODEL, messages, tools=_TOOLS)).message
+                message = (await client.chat(MODEL, messages, tools=FUNCTIONS)).message
             understood.append(_answer(message))
             messages.append(message)
             messages += [
@@ -159,7 +146,7 @@ async def test_errors_are_texts_with_a_status(tmp_path: Path) -> None:
 async def test_a_call_that_breaks_off_is_an_error_at_the_end(tmp_path: Path, output: str) -> None:
     async with _client(tmp_path, outputs=(output,)) as client:
         stream = await client.chat(
-            MODEL, [{"role": "user", "content": QUESTION}], tools=_TOOLS, stream=True
+            MODEL, [{"role": "user", "content": QUESTION}], tools=FUNCTIONS, stream=True
         )
         with pytest.raises(
             ollama.ResponseError, match="^The model broke off its call of get_weather"
@@ -168,4 +155,4 @@ async def test_a_call_that_breaks_off_is_an_error_at_the_end(tmp_path: Path, out
         with pytest.raises(
             ollama.ResponseError, match="^The model broke off its call of get_weather"
         ):
-            await client.chat(MODEL, [{"role": "user", "content": QUESTION}], tools=_TOOLS)
+            await client.chat(MODEL, [{"role": "user", "content": QUESTION}], tools=FUNCTIONS)

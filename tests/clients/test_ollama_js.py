@@ -8,11 +8,11 @@ import pytest
 from tests.clients.node_packages import installed, run
 from tests.clients.scenario import (
     FAMILIES,
+    FUNCTIONS,
     MODEL,
     QUESTION,
     RESULTS,
     SESSION,
-    TOOLS,
     Answer,
     Family,
     serving,
@@ -43,17 +43,7 @@ async def test_a_session_with_tools_is_understood(
                 "model": MODEL,
                 "question": QUESTION,
                 "results": RESULTS,
-                "tools": [
-                    {
-                        "type": "function",
-                        "function": {
-                            "name": tool.name,
-                            "description": tool.description,
-                            "parameters": tool.parameters,
-                        },
-                    }
-                    for tool in TOOLS
-                ],
+                "tools": FUNCTIONS,
             },
         )
     for way in ("collected", "streamed"):

@@ -12,28 +12,16 @@ from openai.types.chat import ChatCompletion
 
 from tests.clients.scenario import (
     FAMILIES,
+    FUNCTIONS,
     HERMES,
     MODEL,
     QUESTION,
     RESULTS,
     SESSION,
-    TOOLS,
     Answer,
     Family,
     serving,
 )
-
-_TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": tool.name,
-            "description": tool.description,
-            "parameters": tool.parameters,
-        },
-    }
-    for tool in TOOLS
-]
 
 
 @asynccontextmanager
@@ -50,7 +38,7 @@ async def _client(
 
 
 async def _create(client: openai.AsyncOpenAI, messages: list[Any]) -> ChatCompletion:
-    return await client.chat.completions.create(model=MODEL, messages=messages, tools=_TOOLS)
+    return await client.chat.completions.create(model=MODEL, messages=messages, tools=FUNCTIONS)
 
 
 async def _stream(client: openai.AsyncOpenAI, messages: list[Any]) -> dict[str, Any]:
@@ -58,7 +46,7 @@ async def _stream(client: openai.AsyncOpenAI, messages: list[Any]) -> dict[str, 
     message: dict[str, Any] = {"reasoning_content": "", "content": "", "tool_calls": []}
     finish = None
     async for chunk in await client.chat.completions.create(
-        model=MODEL, messages=messages, tools=_TOOLS, stream=True
+        model=MODEL, messages=messages, tools=FUNCTIONS, stream=True
     ):
         (choice,) = chunk.choices
         delta = choice.delta
@@ -86,7 +74,7 @@ async def _answer(client: openai.AsyncOpenAI, messages: list[Any], how: str) -> 
         completion = await _create(client, messages)
     else:
         async with client.chat.completions.stream(
-            model=MODEL, messages=messages, tools=_TOOLS
+            model=MODEL, messages=messages, tools=FUNCTIONS
         ) as stream:
             text = "".join([e.delta async for e in stream if e.type == "content.delta"])
             completion = await stream.get_final_completion()
@@ -135,7 +123,7 @@ async def test_the_stream_helper_emits_each_call_when_it_is_complete(tmp_path: P
     async with (
         _client(tmp_path, outputs=HERMES.outputs[1:]) as client,
         client.chat.completions.stream(
-            model=MODEL, messages=[{"role": "user", "content": QUESTION}], tools=_TOOLS
+            model=MODEL, messages=[{"role": "user", "content": QUESTION}], tools=FUNCTIONS
         ) as stream,
     ):
         done = [e async for e in stream if e.type == "tool_calls.function.arguments.done"]
@@ -153,7 +141,7 @@ async def test_usage_is_the_same_streamed_and_collected(tmp_path: Path) -> None:
             async for chunk in await client.chat.completions.create(
                 model=MODEL,
                 messages=messages,
-                tools=_TOOLS,
+                tools=FUNCTIONS,
                 stream=True,
                 stream_options={"include_usage": True},
             )
@@ -174,7 +162,7 @@ async def test_tool_choice_none_leaves_markup_as_it_is(tmp_path: Path) -> None:
         answer = await client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": QUESTION}],
-            tools=_TOOLS,
+            tools=FUNCTIONS,
             tool_choice="none",
         )
     assert answer.choices[0].message.content == output
@@ -187,7 +175,7 @@ async def test_without_parallel_calls_the_answer_ends_with_its_first(tmp_path: P
         answer = await client.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": QUESTION}],
-            tools=_TOOLS,
+            tools=FUNCTIONS,
             parallel_tool_calls=False,
         )
     assert _parsed(answer.choices[0].message.model_dump()).calls == SESSION[1].calls[:1]

@@ -11,16 +11,7 @@ from node.dialects.fields.template import template_options
 from node.dialects.fields.thinking import THINKING_NOTES, ThinkingFields, thinking_tokens
 from node.dialects.fields.tool_choice import STRICT_NOTE
 from node.dialects.ollama.messages import MessageList, read_messages
-from node.dialects.ollama.options import (
-    BODY_NOTES,
-    IGNORED,
-    OllamaBody,
-    read_format,
-    read_limit,
-    read_logprobs,
-    read_sampling,
-    read_stops,
-)
+from node.dialects.ollama.options import BODY_NOTES, IGNORED, OllamaBody, base_request
 from node.dialects.ollama.residency import ResidencyRequest, read_keep_alive
 from node.dialects.ollama.response import ChatLines, LineWriter
 from node.dialects.ollama.thinking import read_think
@@ -91,21 +82,15 @@ def read_ollama_chat(body: bytes, resolve: Resolve) -> OllamaRequest | Residency
     messages = read_messages(parsed.messages)
     thinking, effort = read_think(parsed.think)
     tools = read_tools([{"type": "function", **tool} for tool in parsed.tools or ()])
-    request = TextRequest(
-        model=model,
-        sampling=read_sampling(parsed),
-        stops=read_stops(parsed),
-        max_tokens=read_limit(parsed),
-        stream=parsed.streams,
+    request = replace(
+        base_request(parsed, model),
         messages=messages,
         tools=tools.tools,
         template=template_options(
             thinking=thinking, effort=effort, kwargs=parsed.chat_template_kwargs
         ),
         continue_final=_continues(messages[-1]),
-        constraint=read_format(parsed.format),
         thinking_tokens=thinking_tokens(parsed),
-        logprobs=read_logprobs(parsed),
         left_out=tools.left_out,
     )
     hides = thinking is False

@@ -1,26 +1,19 @@
 """The body of Ollama's `/api/generate`."""
 
+from dataclasses import replace
+
 from node.dialects.fields.field_table import FieldTable, Refusal, falsy
 from node.dialects.fields.media import text_only
 from node.dialects.fields.template import template_options
 from node.dialects.fields.thinking import THINKING_NOTES, ThinkingFields, thinking_tokens
 from node.dialects.ollama.chat import OllamaRequest, Resolve
 from node.dialects.ollama.messages import Images, with_images
-from node.dialects.ollama.options import (
-    BODY_NOTES,
-    IGNORED,
-    OllamaBody,
-    read_format,
-    read_limit,
-    read_logprobs,
-    read_sampling,
-    read_stops,
-)
+from node.dialects.ollama.options import BODY_NOTES, IGNORED, OllamaBody, base_request
 from node.dialects.ollama.residency import ResidencyRequest, read_keep_alive
 from node.dialects.ollama.response import GenerateLines
 from node.dialects.ollama.thinking import read_think
 from node.errors import BadRequest, Unsupported
-from node.request import BEFORE_ITEMS, Message, TemplateOptions, TextRequest
+from node.request import BEFORE_ITEMS, Message, TemplateOptions
 
 
 class OllamaGenerateBody(OllamaBody, ThinkingFields):
@@ -66,21 +59,15 @@ def read_ollama_generate(body: bytes, resolve: Resolve) -> OllamaRequest | Resid
     if not parsed.prompt and not parsed.images:
         return ResidencyRequest(model, keep_alive_s, is_chat=False)
     thinking, effort = read_think(parsed.think)
-    request = TextRequest(
-        model=model,
-        sampling=read_sampling(parsed),
-        stops=read_stops(parsed),
-        max_tokens=read_limit(parsed),
-        stream=parsed.streams,
+    request = replace(
+        base_request(parsed, model),
         messages=None if parsed.raw else _messages(parsed),
         prompt=_raw_prompt(parsed) if parsed.raw else None,
         prompt_field="prompt",
         template=TemplateOptions()
         if parsed.raw
         else template_options(thinking=thinking, effort=effort, kwargs=None),
-        constraint=read_format(parsed.format),
         thinking_tokens=None if parsed.raw else thinking_tokens(parsed),
-        logprobs=read_logprobs(parsed),
     )
     hides = thinking is False
     return OllamaRequest(request, parsed.model, keep_alive_s, GenerateLines, hides_thinking=hides)

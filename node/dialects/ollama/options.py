@@ -24,6 +24,7 @@ from node.dialects.fields.sampling import (
 )
 from node.errors import BadRequest
 from node.ipc.generate import Constraint, SamplingParams
+from node.request import TextRequest
 
 MAX_TOP_LOGPROBS = 20
 RANDOM_SEED = -1
@@ -110,11 +111,6 @@ class OllamaBody(Lenient):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-    @property
-    def streams(self) -> bool:
-        """Unlike in other dialects, a stream is the default."""
-        return self.stream is not False
-
 
 BODY_NOTES: Mapping[str, str] = {
     "model": "A model of `/api/tags`, with or without `:latest`.",
@@ -142,7 +138,21 @@ IGNORED: Mapping[str, str] = {
 }
 
 
-def read_sampling(body: OllamaBody) -> SamplingParams:
+def base_request(body: OllamaBody, model: str) -> TextRequest:
+    """Returns the request as far as chat and generate read it alike, without its prompt. Raises
+    `BadRequest` or `Unsupported`."""
+    return TextRequest(
+        model=model,
+        sampling=_sampling(body),
+        stops=_stops(body),
+        max_tokens=_limit(body),
+        stream=body.stream is not False,
+        constraint=_constraint(body.format),
+        logprobs=_logprobs(body),
+    )
+
+
+def _sampling(body: OllamaBody) -> SamplingParams:
     """Returns the sampling options. Raises `Unsupported`."""
     options = body.options or Options()
     OPTIONS.refuse(options, "options")
@@ -155,19 +165,19 @@ def read_sampling(body: OllamaBody) -> SamplingParams:
     return msgspec.structs.replace(params, repetition_penalty=penalty, seed=seed)
 
 
-def read_stops(body: OllamaBody) -> tuple[str, ...]:
+def _stops(body: OllamaBody) -> tuple[str, ...]:
     """Returns the stop strings. Raises `BadRequest`."""
     stop = None if body.options is None else body.options.stop
     return stop_strings(stop, "options.stop")
 
 
-def read_limit(body: OllamaBody) -> int | None:
+def _limit(body: OllamaBody) -> int | None:
     """Returns the most tokens of the response; None if there is no limit."""
     limit = None if body.options is None else body.options.num_predict
     return token_limit(limit) if limit is not None and limit > 0 else None
 
 
-def read_format(value: object) -> Constraint | None:
+def _constraint(value: object) -> Constraint | None:
     """Returns the constraint of the field `format`; None without one. Raises `BadRequest`."""
     if value in (None, ""):
         return None
@@ -178,7 +188,7 @@ def read_format(value: object) -> Constraint | None:
     return json_schema(value, "format")
 
 
-def read_logprobs(body: OllamaBody) -> int | None:
+def _logprobs(body: OllamaBody) -> int | None:
     """Returns `TextRequest.logprobs`. Raises `BadRequest`."""
     if body.logprobs:
         return body.top_logprobs or 0

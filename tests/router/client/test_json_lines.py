@@ -97,3 +97,11 @@ def test_a_node_s_late_error_becomes_a_line_and_anything_else_our_own() -> None:
         assert json.loads(json_lines.late_error(body, OTHERWISE, OLLAMA))["error"] == str(
             OTHERWISE.args[0]
         )
+
+
+def test_the_codes_of_a_text_s_error_are_read() -> None:
+    body = b'{"error":"x","type":"invalid_request_error","code":"%b"}'
+    assert sse.is_too_long(body % b"context_length_exceeded")
+    assert sse.is_model_missing(body % b"model_not_found")
+    assert sse.has_code(body % b"engine_died", frozenset(("engine_died",)))
+    assert sse.error_message(body) == "x"

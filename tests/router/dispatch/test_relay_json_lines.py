@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.router.conftest import AddNode, RawCaller, Request, RunningRouter, Script, agent_id
+from node.protocol.messages import StatusEvent
+from tests.router.conftest import (
+    WAIT_S,
+    AddNode,
+    RawCaller,
+    Request,
+    RunningRouter,
+    Script,
+    StartNode,
+    agent_id,
+    alias,
+    model_status,
+    node_status,
+)
 from tests.router.dispatch.test_relay import drop
 
 PATH = "/api/chat"
@@ -137,3 +150,44 @@ async def test_a_late_refusal_is_the_last_line(
     assert await caller.head() == 200
     go.set()
     assert await lines_of(caller) == [{"error": "No.", "type": "invalid_request_error"}]
+
+
+@pytest.mark.parametrize("in_stream", [True, False])
+async def test_a_prompt_that_is_too_long_goes_to_the_alias_s_next_model(
+    router: RunningRouter, start_node: StartNode, in_stream: bool
+) -> None:
+    error = {"error": "No.", "type": "invalid_request_error", "code": "context_length_exceeded"}
+    too_long = json.dumps(error, separators=(",", ":")).encode()
+
+    async def script(request: Request) -> None:
+        if json.loads(request.body)["model"] == "large":
+            await sending(LINE, LAST)(request)
+        elif in_stream:
+            await sending(b" ", too_long + b"\n")(request)
+        else:
+            await request.answer(too_long, "400 Bad Request")
+
+    models = (model_status("m"), model_status("large"))
+    status = StatusEvent(node_status(*models, node_id=agent_id("a")))
+    await router.add(await start_node(script, first_events=(status,)), "a", node_id=agent_id("a"))
+    router.core.names.put(alias("best", "m", "large"))
+    caller = await router.post({**ASK, "model": "best"}, PATH)
+    assert await lines_of(caller) == [json.loads(LINE), json.loads(LAST)]
+
+
+async def test_a_client_that_leaves_ends_its_request_on_the_node(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    gone = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(LINE)
+        await request.wait_gone()
+        gone.set()
+
+    await add_agent(router, "a", script)
+    caller = await router.post(ASK, PATH)
+    assert await caller.head() == 200 and await caller.chunk() == LINE
+    caller.leave()
+    await asyncio.wait_for(gone.wait(), WAIT_S)
