@@ -556,3 +556,18 @@ async def test_a_late_error_of_a_server_is_the_last_line_for_a_client_of_ollama_
     go.set()
     (line,) = [json.loads(line) for line in (await caller.body()).splitlines()]
     assert line["error"] == "No such field."
+
+
+async def test_a_server_s_stream_without_done_has_its_last_line_for_a_client_of_ollama_s(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def short(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(HELLO)
+        await request.chunk(b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\n')
+        await request.end_stream()
+
+    await add(router, start_node, short)
+    caller = await router.post(OLLAMA, "/api/chat")
+    last = [json.loads(line) for line in (await caller.body()).splitlines()][-1]
+    assert (last["done"], last["done_reason"]) == (True, "length")
