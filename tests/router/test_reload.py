@@ -111,7 +111,7 @@ async def test_a_reload_tells_what_it_changed_and_what_needs_a_restart(tmp_path:
         assert (again["applied"], again["needs_restart"]) == ([], told["needs_restart"])
         assert (core.settings.current.stall_s, core.settings.current.port) == (60.0, 8800)
         async with core.registry.read() as session:
-            (entry,) = await audit.recent(session, 10)
+            (entry,) = await audit.recent(session, 1)
         assert (entry.actor, entry.verb, entry.detail) == ("admin", "settings.reload", "--stall")
 
 
