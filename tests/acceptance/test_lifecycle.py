@@ -96,7 +96,7 @@ async def begin(core: Core, mac: Agent) -> None:
 async def done(core: Core) -> list[tuple[str, str]]:
     async with core.registry.read() as session:
         entries = reversed(await audit.recent(session, 50))
-    return [(each.actor, each.verb) for each in entries]
+    return [(each.actor, each.verb) for each in entries if each.verb.startswith("model.")]
 
 
 async def test_a_schedule_loads_and_unloads_once_each_with_restarts_between(

@@ -159,7 +159,9 @@ def test_a_rotated_key_s_old_secret_ends_after_its_grace_or_with_the_key() -> No
     clock.advance(40.0)
     with pytest.raises(Unauthorized):
         ring.check(KEY, SCOPE_INFERENCE)
-    ring.add(replace(rotated, revoked_at_s=160.0))
+    ring.add(replace(rotated, old_until_s=1000.0))
+    ring.check(KEY, SCOPE_INFERENCE)
+    ring.add(replace(rotated, old_until_s=1000.0, revoked_at_s=160.0))
     for key in (KEY, "mlxf-new"):
         with pytest.raises(Unauthorized):
             ring.check(key, SCOPE_INFERENCE)

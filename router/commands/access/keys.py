@@ -116,7 +116,6 @@ def show_one(client: AdminClient, id_or_name: str, *, as_json: bool) -> None:
         return
     row, now_s = read_row(KeyRow, response), time.time()
     cells = [
-        ("Name", row.name),
         ("Key", f"{row.prefix}…, id {row.id}"),
         ("Scopes", ", ".join(row.scopes)),
         ("Team", row.team or "none"),
@@ -130,7 +129,7 @@ def show_one(client: AdminClient, id_or_name: str, *, as_json: bool) -> None:
         ("Expires", _expiry(row, now_s)),
         *_rotated(row, now_s),
     ]
-    console.print_table(("", ""), cells)
+    console.print_table(("Name", row.name), cells)
 
 
 def _use(row: KeyRow) -> list[tuple[str, str]]:

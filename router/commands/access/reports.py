@@ -135,23 +135,21 @@ def show_audit(
         return
     now_s = time.time()
     console.print_table(
-        ("When", "Key", "From", "Did", "To", "Outcome", "Detail"),
+        ("When", "Key", "From", "Did", "To", "Detail"),
         [_audit_cells(row, now_s) for row in rows],
-        ("From", "Outcome"),
         wide=wide,
     )
 
 
 def _audit_cells(row: AuditRow, now_s: float) -> tuple[str | Text, ...]:
-    done = row.outcome == "done"
+    failed = row.outcome != "done"
     return (
         wording.ago(row.at_s, now_s),
         row.actor or "none",
-        "this machine" if not row.client or is_loopback(row.client) else row.client,
+        "local" if not row.client or is_loopback(row.client) else row.client,
         row.verb,
         row.subject,
-        Text(row.outcome, style="" if done else "red"),
-        row.detail,
+        Text(f"{row.outcome}: {row.detail}" if failed else row.detail, "red" if failed else ""),
     )
 
 

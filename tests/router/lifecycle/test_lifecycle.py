@@ -121,7 +121,8 @@ async def add(core: Core, record: ScheduleRecord) -> None:
 
 async def audited(core: Core) -> list[tuple[str, str]]:
     async with core.registry.read() as session:
-        return [(each.actor, each.verb) for each in reversed(await audit.recent(session, 50))]
+        entries = reversed(await audit.recent(session, 50))
+    return [(each.actor, each.verb) for each in entries if each.verb.startswith("model.")]
 
 
 async def test_a_pin_is_pushed_and_brought_about_and_outlives_the_router(

@@ -65,4 +65,4 @@ def test_the_audit_log_says_from_where_and_with_which_outcome(
         played(lambda _request: httpx.Response(200, json=rows)), 5, None, as_json=False
     )
     text = capsys.readouterr().out
-    assert "this machine" in text and "10.0.0.9" in text and "invalid_api_key" in text
+    assert "local" in text and "10.0.0.9" in text and "invalid_api_key: " in text
