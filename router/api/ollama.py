@@ -93,7 +93,10 @@ class Ollama:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._route(scope, receive, send)
+            try:
+                await self._route(scope, receive, send)
+            except NoPrompt as request:
+                await self._change_residency(request, scope, send)
         except RouterError as error:
             if error.status == Unauthorized.status:
                 self._core.refusals.wrong_key(client_of(scope), scope["path"])
@@ -104,20 +107,16 @@ class Ollama:
             log.exception("a fault of the router, at %r", scope["path"])
             await send_error(send, RouterError(), ApiDialect.OLLAMA)
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _route(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Returns the coroutine that serves the path, which may raise `NoPrompt`. Raises
+        `RouterError` if the request is not allowed."""
         path: str = scope["path"]
         key = key_from_headers(scope["headers"])
         caller = self._core.keys.check(key, SCOPE_INFERENCE)
         mark_authenticated(scope)
         if path in PROMPT_FIELDS:
             check_method(scope, "POST")
-            try:
-                await self._inference.serve(caller, scope, receive)
-            except NoPrompt as request:
-                admin = Admin(self._core, caller, client_of(scope))
-                body = await self._change_residency(admin, path, request.routing)
-                await send_bytes(send, 200, body, JSON_HEADERS)
-            return
+            return self._inference.serve(caller, scope, receive)
         found = self._handlers.get(path)
         if found is None:
             why = why_left_out(path)
@@ -126,13 +125,15 @@ class Ollama:
         check_method(scope, method)
         if body_bytes(scope) > _MOST_BYTES:
             raise BodyTooLarge(f"A body of {path} may have {_MOST_BYTES:,} bytes.")
-        await send_bytes(send, 200, await handler(caller, receive), JSON_HEADERS)
+        return _answer(send, handler(caller, receive))
 
     # --- residency ---------------------------------------------------------------------------
 
-    async def _change_residency(self, by: Admin, path: str, routing: Routing) -> bytes:
-        """Loads a model, or unloads it if the key has the scope admin; returns the response."""
-        core, caller = self._core, by.caller
+    async def _change_residency(self, request: NoPrompt, scope: Scope, send: Send) -> None:
+        """Loads a model, or unloads it if the key has the scope admin."""
+        core, caller, routing = self._core, request.caller, request.routing
+        if caller.quotas:
+            core.limiter.check(caller, ApiDialect.OLLAMA)
         name = core.names.untagged(routing.model)
         model = first_known(core.names.route(name, caller.models)).model
         unloads = _unloads(routing)
@@ -145,9 +146,11 @@ class Ollama:
                 param="keep_alive",
             )
         elif holders_of(core, model):
+            by = Admin(core, caller, client_of(scope))
             await unload_model(by, ModelOrder(model=model))
-        reason = "unload" if unloads else "load"
-        return residency_body(routing.model, is_chat=path == PATH_OLLAMA_CHAT, reason=reason)
+        reason, is_chat = "unload" if unloads else "load", scope["path"] == PATH_OLLAMA_CHAT
+        body = residency_body(routing.model, is_chat=is_chat, reason=reason)
+        await send_bytes(send, 200, body, JSON_HEADERS)
 
     async def _load(self, model: str) -> None:
         """Loads a model, unless it is ready somewhere, as it always is on third-party servers."""
@@ -178,6 +181,10 @@ class Ollama:
             unknown = names.unknown(name, allowed)
             raise NotHere(f"{unknown.message} {why_left_out(PATH_OLLAMA_PULL)}")
         return pulled_line()
+
+
+async def _answer(send: Send, body: Awaitable[bytes]) -> None:
+    await send_bytes(send, 200, await body, JSON_HEADERS)
 
 
 async def _read_named(receive: Receive) -> str:

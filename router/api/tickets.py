@@ -66,8 +66,9 @@ UNABLE = (UnknownModel, OwnerUnreachable, PaidBudgetUsed)
 class NoPrompt(Exception):
     """The request has no prompt; it only loads or unloads a model."""
 
-    def __init__(self, routing: Routing) -> None:
+    def __init__(self, caller: Caller, routing: Routing) -> None:
         super().__init__()
+        self.caller = caller
         self.routing = routing
 
 
@@ -127,7 +128,7 @@ class Tickets:
         `Forbidden`, `UnknownModel`, `NoPrompt`."""
         routing = parse_routing(body, path)
         if routing.only_loads:
-            raise NoPrompt(routing)
+            raise NoPrompt(caller, routing)
         request = InferenceRequest(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,

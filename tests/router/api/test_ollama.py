@@ -13,6 +13,7 @@ import pytest_asyncio
 from node.engine.scripted.script import Script
 from tests.faults.rig import add_real
 from tests.node.serving import RunningAgent, running
+from tests.router.api.test_limits import a_key
 from tests.router.conftest import RunningRouter, alias
 from tests.router.dispatch.test_streamed_calls import usage
 
@@ -144,3 +145,29 @@ async def test_an_unload_of_what_is_not_loaded_is_done(
     body = {"model": "scripted", "keep_alive": 0}
     status, answer = await post(router, "/api/generate", body, authorization=both)
     assert (status, answer["done_reason"]) == (200, "unload")
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_key_at_its_limit_gets_a_text_with_retry_after_and_loads_nothing(
+    router: RunningRouter,
+) -> None:
+    key = await a_key(router, limits={"requests_per_minute": 1})
+    bearer = f"Bearer {key}"
+    status, _ = await post(router, "/api/chat", ASK, authorization=bearer)
+    assert status == 200
+    for body in (ASK, {"model": "scripted"}):
+        caller = await router.post(body, "/api/chat", authorization=bearer)
+        error = json.loads(await caller.body())["error"]
+        assert caller.status == 429 and "1 request a minute" in error
+        assert int(caller.headers["retry-after"]) > 0
+
+
+@pytest.mark.usefixtures("agent")
+async def test_a_key_sees_and_loads_only_its_models(router: RunningRouter) -> None:
+    key = await a_key(router, models=["other-*"])
+    bearer = f"Bearer {key}"
+    caller = await router.send("GET", "/api/tags", authorization=bearer)
+    assert json.loads(await caller.body()) == {"models": []}
+    for path in ("/api/chat", "/api/generate", "/api/show"):
+        status, answer = await post(router, path, {"model": "scripted"}, authorization=bearer)
+        assert status in (403, 404) and isinstance(answer["error"], str)
