@@ -28,9 +28,13 @@ from node.models.model_files import NotAModel
 from node.models.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
 from node.protocol.paths import OLLAMA_PREFIX, VERSION_PREFIX
 from node.server import faults
+from node.server.access import Access
 from node.server.call import refusal_body, send_error
 from node.server.control import add_error_handlers, control_router, health_router
 from node.server.control_models import files_router, models_router
+from node.server.pairing_codes import PairingDesk
+from node.server.pairing_routes import pairing_router, pairings_router
+from node.server.pairings import Pairings
 from node.server.response_store import ResponseStore, StoreLimits
 from node.server.v1 import Api, ApiOptions
 from node.settings import STREAM_KEEPALIVE_S, Settings
@@ -40,6 +44,7 @@ from serving.http.exchange import as_get
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from serving.open_files import open_files
 from serving.own_machine import is_loopback
+from serving.tls.own_certificate import OwnCertificate, own_certificate
 from serving.units import gib, size
 from serving.version import own_version
 
@@ -54,20 +59,27 @@ logger = logging.getLogger(__name__)
 
 
 class NodeApp:
-    """The whole agent as one ASGI application. Bound to loopback, it accepts loopback `Host`
-    headers only: a web page whose name resolves to 127.0.0.1 must not reach the agent from a
-    browser."""
+    """The whole agent as one ASGI application. Over plain HTTP, which only programs of its machine
+    can speak with it, it accepts loopback `Host` headers only: a web page whose name resolves to
+    127.0.0.1 must not reach the agent from a browser."""
 
     def __init__(
-        self, agent: Agent, routes: ASGIApp, callers: Callers, *, local_only: bool
+        self,
+        agent: Agent,
+        routes: ASGIApp,
+        callers: Callers,
+        desk: PairingDesk,
+        certificate: OwnCertificate,
     ) -> None:
         self.agent = agent
         self.callers = callers
+        self.desk = desk
+        self.certificate = certificate
         self._routes = routes
-        self._local_only = local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._local_only and not _is_for_loopback(scope):
+        is_plain = scope["type"] == "http" and scope.get("scheme") != "https"
+        if is_plain and not _is_for_loopback(scope):
             await send_error(send, ForeignHost())
         else:
             await self._routes(scope, receive, send)
@@ -105,9 +117,13 @@ def build_app(
     stream_keepalive_s: float = STREAM_KEEPALIVE_S,
     timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
 ) -> NodeApp:
-    """The agent of `settings`. Raises `StartError`."""
+    """The agent of `settings`. Raises `StartError` and `CertificateUnusable`."""
     agent = build_agent(settings)
     token, _ = load_token(settings)
+    certificate = own_certificate(settings.tls_file)
+    pairings = Pairings(settings.pairings_file)
+    access = Access(token, pairings)
+    desk = PairingDesk(agent.identity.node_id, certificate.fingerprint, pairings)
     responses = ResponseStore(settings.responses_folder, _response_limits(settings))
 
     @contextlib.asynccontextmanager
@@ -122,16 +138,18 @@ def build_app(
 
     rest = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     rest.include_router(health_router(agent))
-    rest.include_router(control_router(agent, token))
-    rest.include_router(models_router(agent, token))
+    rest.include_router(control_router(agent, access))
+    rest.include_router(models_router(agent, access))
     rest.include_router(files_router(agent))
+    rest.include_router(pairing_router(desk, access))
+    rest.include_router(pairings_router(desk, access, settings.host))
     add_error_handlers(rest)
-    options = ApiOptions(token, stream_keepalive_s, settings.reasoning_field)
+    options = ApiOptions(access, stream_keepalive_s, settings.reasoning_field)
     callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), timeouts)
     routes: ASGIApp = _Routes(Api(agent, options, responses, callers), rest)
     if settings.engine == "scripted":
         routes = faults.wrap(routes, settings)
-    return NodeApp(agent, routes, callers, local_only=is_loopback(settings.host))
+    return NodeApp(agent, routes, callers, desk, certificate)
 
 
 def _response_limits(settings: Settings) -> StoreLimits:

@@ -111,10 +111,35 @@ def show(*, as_json: Json = False, **given: Any) -> None:
 
 @app.command("token")
 def show_token(home: Home = None) -> None:
-    """Show the agent's token, which routers need to add it."""
+    """Show the agent's token, for a router and other programs on its machine."""
     from node.commands.token import show
 
     show(home)
+
+
+@app.command("pair")
+def show_code(home: Home = None, as_json: Json = False) -> None:
+    """Show a new one-time code of the running agent, with which a router is paired."""
+    from node.commands.pair import pair
+
+    pair(home, as_json=as_json)
+
+
+@app.command()
+def unpair(
+    router: Annotated[
+        str | None, typer.Argument(metavar="[ROUTER]", help="A router by its name or id.")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="End the pairing with all.")] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List the routers that are paired with the running agent, or end the pairing with one."""
+    from node.commands.pair import unpair as run
+
+    if router is not None and everyone:
+        raise typer.BadParameter("name one router, or give --all")
+    run(home, router, all_of_them=everyone, as_json=as_json)
 
 
 @app.command()

@@ -48,6 +48,85 @@ class Unauthorized(NodeError):
         return [*super().headers(), (b"www-authenticate", b"Bearer")]
 
 
+class LocalOnly(NodeError):
+    """This is for programs of the agent's own machine, with its own token."""
+
+    status = 403
+    code = "local_only"
+    kind = "permission_error"
+
+
+class NotARouter(NodeError):
+    """This is for paired routers, each with its own secret."""
+
+    status = 403
+    code = "not_a_router"
+    kind = "permission_error"
+
+
+class TooManyRouters(NodeError):
+    """Too many routers are paired with this agent; `node-agent unpair` removes some."""
+
+    status = 409
+    code = "too_many_routers"
+    kind = "invalid_request_error"
+
+
+class NotPaired(NodeError):
+    """This router is not paired with the agent."""
+
+    status = 404
+    code = "not_paired"
+    kind = "invalid_request_error"
+
+
+class TlsRequired(NodeError):
+    """A router is paired over https only."""
+
+    status = 400
+    code = "tls_required"
+    kind = "invalid_request_error"
+
+
+class _PairingRefused(NodeError):
+    """The agent cannot be paired with this code."""
+
+    status = 403
+    kind = "permission_error"
+
+
+class NoPairingCode(_PairingRefused):
+    """The agent has no code now; `node-agent pair` on its machine shows one."""
+
+    code = "no_pairing_code"
+
+
+class PairingCodeExpired(_PairingRefused):
+    """The code was valid for ten minutes, which are over; `node-agent pair` on the agent's machine
+    shows a new one."""
+
+    code = "pairing_code_expired"
+
+
+class PairingCodeUsed(_PairingRefused):
+    """The code has been used; `node-agent pair` on the agent's machine shows a new one."""
+
+    code = "pairing_code_used"
+
+
+class WrongPairingCode(_PairingRefused):
+    """The code is wrong."""
+
+    code = "wrong_pairing_code"
+
+
+class PairingCodeVoid(_PairingRefused):
+    """The code is void after five wrong tries; `node-agent pair` on the agent's machine shows a new
+    one."""
+
+    code = "pairing_code_void"
+
+
 class UnknownPath(api_errors.UnknownPathError, NodeError): ...
 
 

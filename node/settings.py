@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from node.errors import StartError
+from node.protocol.paths import DEFAULT_PORT
 from node.setting_kinds import (
     BITS,
     DISK_SIZE,
@@ -68,7 +69,7 @@ class Settings:
         Path, Setting(PATH, "Folder of the agent: token, node id, models.", metavar="FOLDER")
     ]
     host: Annotated[str, Setting(TEXT, "Address to bind.", metavar="ADDRESS")] = "127.0.0.1"
-    port: Annotated[int, Setting(PORT, "Port to bind; 0 selects a free one.")] = 8801
+    port: Annotated[int, Setting(PORT, "Port to bind; 0 selects a free one.")] = DEFAULT_PORT
     engine: Annotated[str, Setting(one_of("text", "scripted"), "Engine.")] = "text"
     """`text` (mlx-lm) or `scripted`."""
     memory_limit_bytes: Annotated[
@@ -162,7 +163,6 @@ class Settings:
             "auto, 50 GiB",
         ),
     ] = None
-    allow_plain_http: Annotated[bool, Setting(FLAG, "Bind beyond loopback without TLS.")] = False
     script: Annotated[
         Path | None, Setting(PATH, "The scripted engine's script.", example="script.json")
     ] = None
@@ -316,6 +316,15 @@ class Settings:
     @property
     def token_file(self) -> Path:
         return self.home / "token"
+
+    @property
+    def tls_file(self) -> Path:
+        """The agent's own key and certificate."""
+        return self.home / "tls.pem"
+
+    @property
+    def pairings_file(self) -> Path:
+        return self.home / "pairings.json"
 
     @property
     def kv_folder(self) -> Path:

@@ -46,6 +46,25 @@ async def set_state(session: WriteSession, name: str, state: str) -> NodeRecord:
     return _record(row)
 
 
+async def set_access(
+    session: WriteSession, name: str, *, credential: str | None = None, url: str | None = None
+) -> NodeRecord:
+    """Replace the node's credential or its url. Raises NotFound, and Conflict for a taken url."""
+    if url is not None:
+        taken = await session.fetch_one(
+            select(nodes).where(nodes.c.url == url, nodes.c.name != name)
+        )
+        if taken is not None:
+            raise Conflict("node url", url)
+    given = {"credential": credential, "url": url}
+    values = {column: value for column, value in given.items() if value is not None}
+    changed = update(nodes).where(nodes.c.name == name).values(values).returning(nodes)
+    row = await session.fetch_one(changed)
+    if row is None:
+        raise NotFound("node", name)
+    return _record(row)
+
+
 async def accept(session: WriteSession, name: str, models: Sequence[str]) -> NodeRecord:
     """Add models to those that the node's server may serve. Raises NotFound."""
     record = await get(session, name)

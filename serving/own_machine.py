@@ -18,9 +18,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def url_at(host: str, port: int) -> str:
-    """The address of a server without TLS."""
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def url_at(host: str, port: int, *, tls: bool = False) -> str:
+    """The address of a server."""
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def default_home(product: str, environ: Mapping[str, str]) -> Path:

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 from rich.progress import Progress
 
 from node.commands.configuration import read_settings
@@ -20,6 +21,7 @@ from serving.terminal.error_text import error_text
 from serving.terminal.output import put
 
 CONNECT_TIMEOUT_S = 5.0
+T = TypeVar("T")
 
 
 class CommandFailed(NodeError):
@@ -64,8 +66,27 @@ def _token(file: Path) -> str:
         raise CommandFailed(f"The token {file} cannot be read: {exc.strerror}.") from None
 
 
+def ask(
+    server: ServerAddress,
+    path: str,
+    kind: type[T],
+    command: msgspec.Struct | None = None,
+    *,
+    method: str = "POST",
+) -> T:
+    """The decoded response of a control route. Raises `NotRunning` and `CommandFailed`."""
+    body = {} if command is None else msgspec.to_builtins(command)
+    with posting(server, path, body, method=method) as response:
+        try:
+            return msgspec.json.decode(response.read(), type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise CommandFailed(f"{server.url} does not respond like a node agent.") from None
+
+
 @contextmanager
-def posting(server: ServerAddress, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
+def posting(
+    server: ServerAddress, path: str, body: dict[str, Any], *, method: str = "POST"
+) -> Iterator[httpx.Response]:
     """The response of a control route, streamed and without a time limit. Raises `NotRunning` and
     `CommandFailed`."""
     headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
@@ -75,7 +96,7 @@ def posting(server: ServerAddress, path: str, body: dict[str, Any]) -> Iterator[
     # Proxies in the environment are for the internet.
     with httpx.Client(timeout=timeout, trust_env=False, headers=headers) as client:
         try:
-            with client.stream("POST", server.url + path, json=body) as response:
+            with client.stream(method, server.url + path, json=body) as response:
                 if not response.is_success:
                     response.read()
                     raise CommandFailed(refusal(response))

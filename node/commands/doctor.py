@@ -39,11 +39,14 @@ from node.hardware import (
     why_unfit,
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
+from node.server.pairings import Pairings
 from node.settings import Settings
-from serving.http.listening import CannotListen, PortInUse, listening, refuse_open_bind
+from serving.errors import CannotStart
+from serving.http.listening import CannotListen, PortInUse, listening
 from serving.stay_awake import StayAwake
 from serving.terminal.output import put_json
 from serving.terminal.screen import Screen
+from serving.tls.own_certificate import own_certificate
 from serving.units import GIB, gib
 
 CHILD_TIMEOUT_S = 60.0
@@ -113,11 +116,13 @@ def check_extra(missing: Sequence[str]) -> Check:
 def check_settings(settings: Settings, machine: Machine) -> Check:
     """Checks the settings as `serve` does before it starts."""
     try:
-        refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
+        if settings.tls_file.exists():
+            own_certificate(settings.tls_file)
+        Pairings(settings.pairings_file)
         memory_limit_bytes(settings, machine)
         build_store(settings)
         read_plan(settings.warm)
-    except (StartError, CannotListen) as error:
+    except (StartError, CannotStart) as error:
         advice = "With these settings the agent does not start; correct them."
         return Check("settings", Level.FAIL, str(error), advice)
     return Check("settings", Level.OK, "The agent can start with these settings.")

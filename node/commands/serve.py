@@ -4,10 +4,8 @@ time."""
 import asyncio
 import contextlib
 import logging
-import shlex
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,17 +23,15 @@ from node.app import (
 )
 from node.commands.backups import exclude_from_backups
 from node.commands.configuration import need_extra, valid_settings
-from node.commands.own_name import own_ipv4, own_name
+from node.commands.pairing_lines import announce_pairing, announce_token
 from node.errors import NodeError, StartError
 from node.hardware import is_mac, read_machine, run_command, this_kernel
-from node.settings import Settings, default_home
+from node.settings import Settings
 from serving.errors import CannotStart
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.http.listening import (
     BACKLOG,
-    is_unspecified,
     listening,
-    refuse_open_bind,
     url_of,
 )
 from serving.http.quiet_server import QuietServer, Stop
@@ -60,7 +56,6 @@ POLL_S = 0.02
 def serve(settings: Settings, sources: Sources | None = None) -> None:
     """Serves until a signal, or until the end of standard input if the settings say so; at SIGHUP
     the settings are read from `sources` again. Raises `StartError` and `CannotStart`."""
-    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     if settings.engine == "text":
         need_extra()
@@ -68,17 +63,20 @@ def serve(settings: Settings, sources: Sources | None = None) -> None:
     allow_many_files()
     place = (settings.host, settings.port)
     with claimed_home(settings.home), listening(*place) as listeners:
+        port = listeners[0].getsockname()[1]
         # Before anything else can fail, since the next start does not announce it again.
         token, is_new = load_token(settings)
-        if is_new:
-            announce(settings, listeners, token if sys.stdout.isatty() else None)
+        if is_new and is_loopback(settings.host):
+            announce_token(settings, port, token)
         app = build_app(settings)
+        if not is_loopback(settings.host):
+            announce_pairing(settings, port, app.desk)
         if is_mac():
             exclude_beside(settings)
         stop = Stop()
         live = LiveSettings(settings, reading(sources), (NodeError, CannotStart))
         live.on_change(app.agent.live_parts.follow)
-        server = AgentServer(app, url_of(settings.host, listeners), stop, live)
+        server = AgentServer(app, _own_url(settings, listeners), stop, live)
         if stdin is not None:
             watch_end(stdin, stop.set)
         # After the server has stopped, another Ctrl-C must not turn a clean end into a failure.
@@ -94,7 +92,6 @@ def reading(sources: Sources | None) -> Callable[[], Settings] | None:
 
     def read() -> Settings:
         settings = valid_settings(sources)
-        refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
         check_settings(settings, read_machine(this_kernel()), build_store(settings))
         return settings
 
@@ -130,27 +127,8 @@ def exclude_beside(settings: Settings) -> threading.Thread:
     return thread
 
 
-def announce(settings: Settings, listeners: Sequence[socket.socket], token: str | None) -> None:
-    """Prints how to add this agent to a router, at the first start only. Without the token it names
-    the command that prints it: output that goes to no terminal ends up in a file or a log."""
-    host = settings.host
-    is_open = is_unspecified(host)
-    url = url_of(own_name() if is_open else host, listeners)
-    plain_http = "" if is_loopback(host) else " --allow-plain-http"
-    put("This is the agent's first start. To add it to a router, run there:")
-    put(f"  router add-node {url} --token {token or 'TOKEN'}{plain_http}")
-    if token is None:
-        put(f"`{token_command(settings)}` prints the token on this machine.")
-    address = own_ipv4() if is_open else None
-    if address is not None:
-        by_address = url_of(address, listeners)
-        put(f"If that name does not resolve, use its present address: {by_address}.")
-
-
-def token_command(settings: Settings) -> str:
-    """The command that prints this agent's token."""
-    is_usual = settings.home == default_home()
-    return "node-agent token" + ("" if is_usual else f" --home {shlex.quote(str(settings.home))}")
+def _own_url(settings: Settings, listeners: Sequence[socket.socket]) -> str:
+    return url_of(settings.host, listeners, tls=not is_loopback(settings.host))
 
 
 def server_config(app: NodeApp) -> uvicorn.Config:
@@ -174,7 +152,7 @@ class AgentServer(QuietServer):
     """Prints a line once it listens; its shutdown loses no usage records."""
 
     def __init__(self, app: NodeApp, url: str, stop: Stop, live: LiveSettings[Settings]) -> None:
-        super().__init__(server_config(app), stop)
+        super().__init__(server_config(app), stop, (app.certificate.context, app.callers))
         self._live = live
         self._hangup = contextlib.ExitStack()
         self._agent = app.agent

@@ -14,6 +14,7 @@ from node.models.manifest import is_model_file
 from node.protocol.headers import HEADER_TICKET
 from node.protocol.lifecycle import PATH_FILES, ManifestFile, Peer
 from serving.terminal.error_text import error_text
+from serving.tls.pinning import pinned_context
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0
@@ -86,8 +87,7 @@ class PeerSource:
         """The peer's response for the file from that byte on. Each file has its own connection: the
         peer would close one that idles while a file is hashed."""
         parts = urlsplit(self._peer.url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=SILENCE_S)
+        connection = self._connection(parts.hostname or "", parts.port, parts.scheme)
         query = urlencode({"model": self._model, "path": file.path})
         headers = {HEADER_TICKET: self._peer.share.ticket, "range": f"bytes={at}-"}
         try:
@@ -99,6 +99,16 @@ class PeerSource:
             yield response
         finally:
             connection.close()
+
+    def _connection(self, host: str, port: int | None, scheme: str) -> HTTPConnection:
+        if scheme != "https":
+            return HTTPConnection(host, port, timeout=SILENCE_S)
+        pem = self._peer.certificate
+        try:
+            pin = pinned_context(pem) if pem else None
+        except ValueError as error:
+            raise PeerFailed(f"The certificate of {self._peer.url} is not valid.") from error
+        return HTTPSConnection(host, port, timeout=SILENCE_S, context=pin)
 
     def _check(self, response: HTTPResponse, file: ExpectedFile, at: int) -> None:
         """Raises `PeerFailed` unless the response is the rest of the file."""

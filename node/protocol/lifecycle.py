@@ -86,6 +86,8 @@ class Peer(msgspec.Struct, frozen=True):
 
     url: Annotated[str, Meta(max_length=2048)]
     share: Share
+    certificate: Annotated[str, Meta(max_length=8192)] = ""
+    """The only one, in PEM, that the peer may have; empty for a peer over plain HTTP."""
 
 
 class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -373,6 +373,8 @@ class ControlError(msgspec.Struct, frozen=True):
     """Body of a refused control request."""
 
     message: Sentence
+    code: Word = ""
+    """Names the reason, as `node.errors` does."""
 
 
 encode_event = msgspec.json.Encoder().encode

@@ -3,6 +3,8 @@ URL."""
 
 from enum import StrEnum
 
+DEFAULT_PORT = 8801
+"""Port of a node agent."""
 VERSION = "/v1"
 VERSION_PREFIX = f"{VERSION}/"
 PATH_CHAT = f"{VERSION}/chat/completions"

@@ -18,12 +18,12 @@ from node.protocol.headers import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID
 from node.protocol.ids import client_id
 from node.protocol.paths import ApiDialect, dialect_of
 from node.request import TextRequest
+from node.server.access import Access
 from node.server.body_memory import Bodies
 from node.server.left_out import left_out_headers, sentence
 from node.server.stream import Headers
 from node.settings import THREAD_BODY_BYTES
 from serving.fair_shares import Share
-from serving.http.exchange import mark_authenticated
 from serving.http.refusals import Refusal
 
 T = TypeVar("T")
@@ -81,9 +81,11 @@ class Call:
     def text_header(self, name: str) -> str:
         return self.header(name.encode()).decode("utf-8", "replace")
 
-    def mark_authenticated(self) -> None:
-        """Marks the token as right, so that the connection counts as a known caller's."""
-        mark_authenticated(self._scope)
+    def authorize(self, access: Access) -> None:
+        """Raises `Unauthorized` without a valid token."""
+        scheme, _, given = self.header(b"authorization").partition(b" ")
+        token = given.strip() if scheme.lower() == b"bearer" else self.header(b"x-api-key")
+        access.check(self._scope, token)
 
     def query(self) -> dict[str, list[str]]:
         """Returns the values of each name in the query string."""

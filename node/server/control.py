@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Annotated
 
 import msgspec
@@ -34,6 +34,7 @@ from node.protocol.messages import (
     encode_status,
 )
 from node.protocol.ollama.left_out import RUNNING
+from node.server.access import Access
 from node.server.control_auth import ControlGate, command_of, json_response, read_body
 from node.settings import THREAD_BODY_BYTES
 
@@ -60,17 +61,18 @@ def health_router(agent: Agent) -> APIRouter:
     return router
 
 
-def control_router(agent: Agent, token: str) -> APIRouter:
+def control_router(agent: Agent, access: Access) -> APIRouter:
     """Routes of `/fleet/*`, which need the token."""
-    router = APIRouter(dependencies=[Depends(ControlGate(token))])
+    gate = Depends(ControlGate(access))
+    router = APIRouter(dependencies=[gate])
 
     @router.get(PATH_STATUS)
     async def status() -> Response:
         return json_response(encode_status(agent.status()))
 
     @router.get(PATH_EVENTS)
-    async def events(instance: str = "", after: int = 0) -> Response:
-        lines = _lines(agent.subscribe(instance, after))
+    async def events(caller: Annotated[str, gate], instance: str = "", after: int = 0) -> Response:
+        lines = _lines(agent.subscribe(instance, after), lambda: access.still_admits(caller))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @router.post(PATH_LOAD)
@@ -118,7 +120,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:
-        body = ControlError(clipped(error.message))
+        body = ControlError(clipped(error.message), error.code or "")
         response = json_response(msgspec.json.encode(body), error.status)
         response.raw_headers += error.headers()
         return response
@@ -137,8 +139,13 @@ def add_error_handlers(app: FastAPI) -> None:
         return await on_node_error(request, refused)
 
 
-async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
+async def _lines(
+    batches: AsyncIterator[list[Event]], is_admitted: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """Ends once the router is no longer paired."""
     async for events in batches:
+        if not is_admitted():
+            return
         yield b"".join(encode_event(event) + b"\n" for event in events)
 
 

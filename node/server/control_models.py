@@ -19,6 +19,7 @@ from node.protocol.lifecycle import (
     PullCommand,
 )
 from node.protocol.messages import ModelCommand, encode_status
+from node.server.access import Access
 from node.server.control_auth import ControlGate, command_of, json_response
 from serving.awake import Awake
 from serving.http.exchange import mark_authenticated
@@ -40,9 +41,9 @@ class ModelFile(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-def models_router(agent: Agent, token: str) -> APIRouter:
+def models_router(agent: Agent, access: Access) -> APIRouter:
     """Routes for pulls, removals and shares, which need the token."""
-    router = APIRouter(dependencies=[Depends(ControlGate(token))])
+    router = APIRouter(dependencies=[Depends(ControlGate(access))])
 
     @router.post(PATH_PULL)
     async def pull(command: Annotated[PullCommand, Depends(command_of(PullCommand))]) -> Response:

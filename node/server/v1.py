@@ -5,7 +5,6 @@ it is.
 """
 
 import contextlib
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -21,7 +20,7 @@ from node.dialects.base import DialectRequest, ResponseHead
 from node.dialects.chat.body import read_chat
 from node.dialects.chat.response import ReasoningField
 from node.dialects.completions.completions import read_completion
-from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
+from node.errors import NodeError, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
 from node.protocol.chain.prefix import Chain, PrefixHasher, read_fields
 from node.protocol.headers import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
@@ -37,6 +36,7 @@ from node.protocol.paths import (
     PATH_REQUESTS,
     PATH_RESPONSES,
 )
+from node.server.access import Access
 from node.server.body_memory import Bodies
 from node.server.call import Call, ClientDisconnected
 from node.server.ollama import OllamaApi
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 class ApiOptions:
     """Options of the agent's API."""
 
-    token: str
+    access: Access
     stream_keepalive_s: float = STREAM_KEEPALIVE_S
     reasoning_field: ReasoningField = "reasoning_content"
 
@@ -71,7 +71,7 @@ class Api:
     ) -> None:
         self._agent = agent
         self._callers = callers
-        self._token = options.token.encode()
+        self._access = options.access
         self._stream_keepalive_s = options.stream_keepalive_s
         self._created_s = int(time.time())
         self._prefix_hasher = PrefixHasher()
@@ -96,7 +96,7 @@ class Api:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, self._agent.identity.node_id, self._bodies)
         try:
-            self._authorize(call)
+            call.authorize(self._access)
             await self._respond(call)
         except ClientDisconnected:
             return
@@ -109,13 +109,6 @@ class Api:
             await call.send_error(NodeError("The node agent failed on this request."))
         finally:
             call.close()
-
-    def _authorize(self, call: Call) -> None:
-        scheme, _, given = call.header(b"authorization").partition(b" ")
-        token = given.strip() if scheme.lower() == b"bearer" else call.header(b"x-api-key")
-        if not hmac.compare_digest(token, self._token):
-            raise Unauthorized
-        call.mark_authenticated()
 
     async def _respond(self, call: Call) -> None:
         path = call.path

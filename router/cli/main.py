@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from node.protocol.paths import DEFAULT_PORT
 from router.cli import config, home
 from router.cli.aliases import alias_app
 from router.cli.connect import connect
@@ -77,7 +78,7 @@ def up(
         home=settings.home,
         node_home=node_home or default_home().parent / "node",
         port=settings.port,
-        node_port=fleet_of_one.AGENT_PORT if node_port is None else node_port,
+        node_port=DEFAULT_PORT if node_port is None else node_port,
         engine=engine,
         quiet=once is not None,
     )
@@ -94,7 +95,13 @@ config.add_to(app)
 
 @app.command("add-node")
 def add_node(
-    url: Annotated[str, typer.Argument(help="The node's address: http://HOST:8801")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="Where the node is: mac-studio.local, or http://HOST:PORT."
+        ),
+    ],
+    code: options.PairingCode = None,
     name: Annotated[str | None, typer.Option(help="Its name; the host name if not given.")] = None,
     token: Annotated[
         str | None,
@@ -125,7 +132,8 @@ def add_node(
     body = {
         "url": url,
         "name": name,
-        "token": nodes.read_token(token),
+        "token": "" if code else nodes.read_token(token),
+        "code": nodes.read_code(code),
         "kind": kind,
         "allow_plain_http": allow_plain_http,
         "max_rows": max_rows,
@@ -156,6 +164,15 @@ def remove_node(name: str, router: Router = None) -> None:
 
     client = admin(router)
     nodes.remove(client, name)
+
+
+@app.command("rotate-node")
+def rotate_node(node: str, code: options.PairingCode = None, router: Router = None) -> None:
+    """Give a paired node a new secret, or pair it again with a new code."""
+    from router.commands import nodes
+
+    client = admin(router)
+    nodes.rotate(client, node, nodes.read_code(code))
 
 
 @app.command()

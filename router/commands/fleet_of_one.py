@@ -18,7 +18,6 @@ LOCAL_NAME = "local"
 INSTALL_NODE = f"The node agent is not installed here: run {INSTALL_EXTRA} {WHERE}"
 PACKAGE_ROOT = Path(__file__).parents[2]
 AGENT = "node-agent"
-AGENT_PORT = 8801
 ROUTER = "router"
 
 

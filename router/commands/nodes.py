@@ -14,7 +14,7 @@ from router.states import ACTIVE, CORDONED, KIND_OPENAI, BreakerState
 
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "
-    "`router add-node http://HOST:8801 --token TOKEN`."
+    "`router add-node HOST --code CODE`, with the code that `node-agent pair` shows there."
 )
 _SHOWN = 20
 """Most models that are listed in the suggested command."""
@@ -48,6 +48,12 @@ def _print_server_notes(client: AdminClient, row: NodeRow) -> None:
     console.print_line("Models that it lists later have to be accepted; `router nodes` shows them.")
 
 
+def rotate(client: AdminClient, name: str, code: str | None) -> None:
+    with console.progress(f"contacting the node {name}", in_pipes=False):
+        row = read_row(NodeRow, client.post("/nodes/rotate", {"node": name, "code": code}))
+    console.print_line(f"{row.name} has a new secret for this router; the old one is void.")
+
+
 def accept(client: AdminClient, name: str, models: Sequence[str]) -> None:
     row = read_row(NodeRow, client.post("/nodes/accept", {"node": name, "models": list(models)}))
     console.print_line(f"Requests for {wording.join_some(models)} may go to {row.name}.")
@@ -56,6 +62,12 @@ def accept(client: AdminClient, name: str, models: Sequence[str]) -> None:
 def remove(client: AdminClient, name: str) -> None:
     row = read_row(NodeRow, client.delete(f"/nodes/{in_path(name)}"))
     console.print_line(f"Removed the node {row.name}; its open requests continue.")
+    if row.kind != KIND_OPENAI and not row.reachable:
+        console.print_line(
+            "It could not be reached: if it was paired, `node-agent unpair` there forgets this "
+            "router.",
+            style="yellow",
+        )
 
 
 def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
@@ -117,6 +129,13 @@ def read_token(given: str | None) -> str:
     if not token:
         raise CommandFailed("There was no token on standard input.")
     return token
+
+
+def read_code(given: str | None) -> str | None:
+    """Returns the code of the option; `-` reads it from standard input."""
+    if given != "-":
+        return given
+    return sys.stdin.readline().strip()
 
 
 def read_prices(

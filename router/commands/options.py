@@ -21,6 +21,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
 
+PairingCode = Annotated[
+    str | None,
+    typer.Option(
+        "--code", help="The one-time code that `node-agent pair` shows; - reads it from input."
+    ),
+]
 NodeHome = Annotated[
     Path | None,
     kind_option(

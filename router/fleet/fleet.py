@@ -65,6 +65,13 @@ class Fleet:
             self._nodes[node_id] = replace(view, state=state)
             self._changed()
 
+    def set_url(self, node_id: str, url: str) -> None:
+        """Sets the node's present address."""
+        view = self._nodes.get(node_id)
+        if view is not None and view.url != url:
+            self._nodes[node_id] = replace(view, url=url)
+            self._changed()
+
     def set_unaccepted(self, node_id: str, models: tuple[str, ...]) -> None:
         """Sets the models that the server lists and no admin has accepted."""
         view = self._nodes.get(node_id)

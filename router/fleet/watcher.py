@@ -31,6 +31,7 @@ from router.fleet.prefix_index import PrefixIndex
 from router.records.ledger import Ledger
 from router.settings import LOST_GRACE_S
 from router.states import KIND_OPENAI
+from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.node_client import NodeClient
 from router.upstream.rate_limiter import RateLimiter
@@ -41,6 +42,7 @@ FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 1.5
 """Keeps the time until a returned node is noticed below 2 s."""
 FOREIGN_POLL_S = 5.0
+MOVED = "The node is called at another address, or has another certificate."
 SLEPT = "This router's machine has slept, and the node has sent no status since."
 
 
@@ -124,6 +126,27 @@ class Watcher:
         """Like `start`, and returns after the first contact or its failure."""
         self.start(record)
         await self._nodes[record.id].first_contact.wait()
+
+    async def update(self, record: NodeRecord) -> None:
+        """Applies a node's new credential or address. Only with another certificate or address are
+        its connections made anew."""
+        watched = self._nodes.get(record.id)
+        if watched is None:
+            return
+        before, watched.record = watched.record, record
+        credential = NodeCredential.from_text(record.credential)
+        is_same_server = NodeCredential.from_text(before.credential).leads_like(credential)
+        if before.url == record.url and is_same_server:
+            watched.client.set_credential(credential)
+            return
+        await _end(watched)
+        watched.client.break_all()
+        await watched.client.close()
+        watched.client = NodeClient.of(record)
+        self._over(watched, _Loss(MOVED))
+        self._fleet.set_url(record.id, record.url)
+        if self._nodes.get(record.id) is watched:
+            self._begin(watched)
 
     async def unwatch(self, node_id: str) -> None:
         """Stops watching. The node's client stays for its open requests until `release`."""

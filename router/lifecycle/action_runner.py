@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from node.protocol.lifecycle import Peer, Policies, PullCommand
+from node.protocol.lifecycle import Policies, PullCommand
 from registry import audit
 from registry.db import Registry
 from registry.errors import RegistryError
@@ -169,12 +169,11 @@ class ActionRunner:
             if source is None:
                 continue  # removed meanwhile
             try:
-                share = await source.control.share(action.model)
+                peer = await source.as_peer(action.model)
             except RouterError as error:
                 failure = error
                 continue
             self._copied_from[place] = node_id
-            peer = Peer(source.url, share)
             await client.control.pull(PullCommand(action.model, peer=peer, resumes=True))
             return
         raise failure

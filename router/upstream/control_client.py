@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import TypeVar
 
 import aiohttp
 import msgspec
@@ -35,14 +38,29 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.protocol.names import is_name
+from node.protocol.pairing import (
+    PATH_LEAVE,
+    PATH_PAIR,
+    PATH_ROTATE,
+    NewSecret,
+    PairReply,
+    PairRequest,
+)
 from node.protocol.paths import PATH_MODELS
-from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
+from router.errors import (
+    PAIRING_FAILURES,
+    CertificateChanged,
+    NodeRefused,
+    NodeUnreachable,
+    WrongNodeProtocol,
+    WrongNodeToken,
+)
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.upstream.credentials import NodeCredential
 from router.upstream.host_name import NEXT_ADDRESS_S, HostName, Resolver
 from router.upstream.http_client import IDLE_S
 from router.upstream.node_events import NodeEvents
-from serving.unreached import cause_of, sentence_of
+from serving.unreached import Cause, cause_of, sentence_of
 
 _CONTROL_BYTES = 4 * 1024 * 1024
 """Longest response to a control call: a status, a manifest, a list of models, an error."""
@@ -52,6 +70,10 @@ number of values."""
 MAX_FOREIGN_MODELS = 1000
 _NAME_BYTES = 2 + 12 * NAME_CHARS
 """Longest JSON of a name, with each character as two escapes."""
+
+
+PAIR_TIMEOUT_S = 20.0
+"""Both sides compute the proofs meanwhile, and one agent pairs one router at a time."""
 
 
 class ForeignModels(msgspec.Struct):
@@ -68,21 +90,39 @@ NO_TOKEN = (
     "The node requires its token, and none was given: `router add-node … --token TOKEN`. The agent "
     "keeps it in the file `token` of its folder; `node-agent token` there shows it."
 )
+NOT_PAIRED = (
+    "The node is no longer paired with this router. `node-agent pair` on its machine shows a code; "
+    "`router rotate-node NODE --code CODE` pairs it again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node is, and how it is known."""
+
+    url: str
+    host: HostName
+    pin: ssl.SSLContext | None
+    """None for plain HTTP, and for a server that is known by its name."""
+
+
+T = TypeVar("T")
 
 
 class ControlClient:
     """Sends control calls to one node and reads its events, on connections of their own."""
 
-    def __init__(
-        self, url: str, credential: NodeCredential, host: HostName, *, is_agent: bool
-    ) -> None:
-        self.url = url
-        self._credential = credential
-        self._host = host
+    def __init__(self, place: Place, credential: NodeCredential, *, is_agent: bool) -> None:
+        self.url = place.url
+        self._place = place
         self._is_agent = is_agent
-        self._headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION), **credential.headers()}
-        self._events = NodeEvents(url)
+        self.set_credential(credential)
+        self._events = NodeEvents(place.url)
         self._session: aiohttp.ClientSession | None = None
+
+    def set_credential(self, credential: NodeCredential) -> None:
+        self._credential = credential
+        self._headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION), **credential.headers()}
 
     async def close(self) -> None:
         """Closes all connections; the next call connects anew, and calls in progress fail."""
@@ -95,9 +135,10 @@ class ControlClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
+                    ssl=self._place.pin or True,
                     limit=0,
                     keepalive_timeout=IDLE_S,
-                    resolver=Resolver(self._host),
+                    resolver=Resolver(self._place.host),
                     use_dns_cache=False,
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 ),
@@ -147,10 +188,21 @@ class ControlClient:
         """Returns what a peer needs to copy the model; the first call hashes its files. Raises what
         `status` raises."""
         body = await self._control("POST", PATH_SHARE, ModelCommand(model), timeout_s=3600)
-        try:
-            return msgspec.json.decode(body, type=Share)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._not_an_agent(error) from error
+        return self._decoded(body, Share)
+
+    async def pair(self, request: PairRequest) -> PairReply:
+        """Pairs this router. Raises `PairingFailed`, and what `status` raises."""
+        body = await self._control("POST", PATH_PAIR, request, timeout_s=PAIR_TIMEOUT_S)
+        return self._decoded(body, PairReply)
+
+    async def rotate(self) -> str:
+        """Returns a new secret for this router; its first use makes the present one void. Raises
+        what `status` raises."""
+        return self._decoded(await self._control("POST", PATH_ROTATE), NewSecret).secret
+
+    async def leave(self) -> None:
+        """Ends the pairing with this router. Raises what `status` raises."""
+        await self._control("POST", PATH_LEAVE)
 
     async def foreign_models(self) -> list[str]:
         """Lists the model ids of a third-party server, at most `MAX_FOREIGN_MODELS`; ids that are
@@ -217,10 +269,12 @@ class ControlClient:
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status in (200, 202):
             return
-        body = await self._read(response)
+        refusal = _refusal(await self._read(response))
+        if failure := PAIRING_FAILURES.get(refusal.code):
+            raise failure(refusal.message)
         if response.status in (401, 403):
-            raise WrongNodeToken(None if self._credential.token else NO_TOKEN)
-        sentence = _sentence(body)
+            raise self._wrong_token()
+        sentence = refusal.message
         if response.status == 426:
             raise WrongNodeProtocol(sentence)
         hint = (
@@ -233,6 +287,11 @@ class ControlClient:
         )
         raise NodeRefused(sentence or status_message)
 
+    def _wrong_token(self) -> WrongNodeToken:
+        if self._credential.is_paired:
+            return WrongNodeToken(NOT_PAIRED)
+        return WrongNodeToken(None if self._credential.token else NO_TOKEN)
+
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Reads the body of a control call's response."""
         body = bytearray()
@@ -242,6 +301,12 @@ class ControlClient:
                 response.close()
                 raise NodeRefused(f"{self.url} sends more than {_CONTROL_BYTES >> 20} MiB.")
         return bytes(body)
+
+    def _decoded(self, body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._not_an_agent(error) from error
 
     def _status(self, body: bytes) -> NodeStatus:
         try:
@@ -253,7 +318,9 @@ class ControlClient:
         return NodeRefused(f"{self.url} does not respond like a node agent{_why(error)}.")
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
-        cause = cause_of(error, self._host.known)
+        cause = cause_of(error, self._place.host.known)
+        if cause is Cause.CERTIFICATE and self._place.pin is not None:
+            return CertificateChanged(f"{self.url}: {CertificateChanged.__doc__}", cause=cause)
         sentence = sentence_of(cause, error)
         return NodeUnreachable(f"{self.url} cannot be reached: {sentence}", cause=cause)
 
@@ -276,8 +343,9 @@ def _name(entry: msgspec.Raw) -> str | None:
     return name if is_name(name) else None
 
 
-def _sentence(body: bytes) -> str | None:
+def _refusal(body: bytes) -> ControlError:
+    """Returns the node's reason; an empty one if the body has none."""
     try:
-        return msgspec.json.decode(body, type=ControlError).message
+        return msgspec.json.decode(body, type=ControlError)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+        return ControlError("")

@@ -1,23 +1,44 @@
 """Credentials by which the router authenticates itself to nodes, and checks of node addresses."""
 
+import ssl
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from node.protocol.paths import DEFAULT_PORT
 from router.errors import BadRequest, PlainHttpRefused
 from serving.own_machine import is_loopback
+from serving.tls.pinning import pinned_context
 
 
 class NodeCredential(msgspec.Struct, frozen=True):
-    """A bearer token for one node; `allow_plain_http` is True if it may be sent over plain HTTP off
-    loopback."""
+    """A bearer token for one node, and the way to it."""
 
     token: str = ""
     """Empty for a third-party server that requires none."""
     allow_plain_http: bool = False
+    """True if the token may be sent over plain HTTP off loopback."""
+    certificate: str = ""
+    """In PEM, the only one with which the server is this node; empty for a server that is known by
+    its name, or over plain HTTP."""
 
     def __repr__(self) -> str:
-        return f"NodeCredential(token='…', allow_plain_http={self.allow_plain_http})"
+        return (
+            f"NodeCredential(token='…', allow_plain_http={self.allow_plain_http}, "
+            f"is_paired={self.is_paired})"
+        )
+
+    @property
+    def is_paired(self) -> bool:
+        return bool(self.certificate)
+
+    def pin(self) -> ssl.SSLContext | None:
+        """The context for connections to a paired node; None for others."""
+        return pinned_context(self.certificate) if self.certificate else None
+
+    def leads_like(self, other: "NodeCredential") -> bool:
+        """True if connections made with the other one can be used with this one."""
+        return self.certificate == other.certificate
 
     def check(self) -> None:
         """Raises `BadRequest` for a token that no HTTP header can contain."""
@@ -37,6 +58,19 @@ class NodeCredential(msgspec.Struct, frozen=True):
     @classmethod
     def from_text(cls, text: str) -> "NodeCredential":
         return msgspec.json.decode(text.encode(), type=cls)
+
+
+def pairing_url(text: str) -> str:
+    """Returns the base URL of an agent to pair with, which a person may have written as a mere host
+    name. Raises `BadRequest`."""
+    parts = _split(text if "://" in text else f"https://{text}")
+    if parts is not None and parts.scheme != "https":
+        raise BadRequest(
+            "An agent is paired over https; leave http:// out of its address.", param="url"
+        )
+    if parts is not None and parts.hostname and not parts.port:
+        parts = parts._replace(netloc=f"{parts.netloc.rstrip(':')}:{DEFAULT_PORT}")
+    return check_node_url(parts.geturl() if parts else text, NodeCredential())
 
 
 def check_node_url(url: str, credential: NodeCredential) -> str:

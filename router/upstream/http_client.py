@@ -113,11 +113,15 @@ class _Connection(asyncio.Protocol):
 class Upstream:
     """Connections to one node; the one used last is reused first."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pin: ssl.SSLContext | None = None) -> None:
+        """`pin`: the context for a node whose certificate is pinned; any other https server is
+        known by its name."""
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         self.host = HostName(parts.hostname or "", port)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = pin
+        if pin is None and parts.scheme == "https":
+            self._tls = ssl.create_default_context()
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
 

@@ -15,11 +15,12 @@ from node.protocol.headers import (
     HEADER_REQUESTED_MODEL,
     HEADER_SALT,
 )
+from node.protocol.lifecycle import Peer
 from registry.records import NodeRecord
 from router.settings import CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Lease, Ticket
-from router.upstream.control_client import ControlClient
+from router.upstream.control_client import ControlClient, Place
 from router.upstream.credentials import NodeCredential
 from router.upstream.http_client import Upstream
 from router.upstream.http_failures import CutOff, UpstreamBroken
@@ -47,8 +48,11 @@ class NodeClient:
         self.url = url
         self._is_agent = kind == KIND_AGENT
         self._credential = credential
-        self._upstream = Upstream(url)
-        self.control = ControlClient(url, credential, self._upstream.host, is_agent=self._is_agent)
+        pin = credential.pin()
+        self._upstream = Upstream(url, pin)
+        self.control = ControlClient(
+            Place(url, self._upstream.host, pin), credential, is_agent=self._is_agent
+        )
         self._relay_starts: dict[str, bytes] = {}
 
     @classmethod
@@ -69,6 +73,18 @@ class NodeClient:
     async def close(self) -> None:
         self._upstream.close()
         await self.control.close()
+
+    async def as_peer(self, model: str) -> Peer:
+        """Returns what another node needs to copy the model from this one. Raises what
+        `ControlClient.status` raises."""
+        share = await self.control.share(model)
+        return Peer(self.url, share, self._credential.certificate)
+
+    def set_credential(self, credential: NodeCredential) -> None:
+        """Makes later requests use another token of the same node; those in progress go on."""
+        self._credential = credential
+        self._relay_starts.clear()
+        self.control.set_credential(credential)
 
     async def renew(self) -> None:
         """Makes all later requests connect anew; control calls in progress fail."""

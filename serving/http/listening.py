@@ -57,8 +57,8 @@ def listening(host: str, port: int, hint: str = "") -> Iterator[list[socket.sock
             listener.close()
 
 
-def url_of(host: str, listeners: Sequence[socket.socket]) -> str:
-    return url_at(host, listeners[0].getsockname()[1])
+def url_of(host: str, listeners: Sequence[socket.socket], *, tls: bool = False) -> str:
+    return url_at(host, listeners[0].getsockname()[1], tls=tls)
 
 
 def is_unspecified(host: str) -> bool:

@@ -3,8 +3,14 @@ is to end, which costs a laptop's battery."""
 
 import asyncio
 import contextlib
+import socket
+import ssl
+from typing import Any, cast
 
 import uvicorn
+
+from serving.http.callers import Callers
+from serving.http.door import Door
 
 DATE_S = 1.0
 """Greatest age of the date in a response, in seconds."""
@@ -40,11 +46,32 @@ class Stop:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn's server, ended by a `Stop`."""
+    """uvicorn's server, ended by a `Stop`. With a TLS context it has a `Door`, which admits plain
+    HTTP from this machine only."""
 
-    def __init__(self, config: uvicorn.Config, stop: Stop) -> None:
+    def __init__(
+        self, config: uvicorn.Config, stop: Stop, door: tuple[ssl.SSLContext, Callers] | None = None
+    ) -> None:
         super().__init__(config)
         self._stop = stop
+        self._door = door
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._door is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        context, callers = self._door
+        door = Door(context, self._connection, callers)
+        door.open(sockets or [])
+        self.servers.append(cast(asyncio.base_events.Server, door))
+
+    def _connection(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     async def main_loop(self) -> None:
         # The date is renewed if the number of the tick is 0.

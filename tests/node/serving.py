@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
-import uvicorn
 
 from node.app import NodeApp, build_app, load_token
 from node.commands.serve import server_config
@@ -18,6 +17,7 @@ from node.engine.scripted.script import Script
 from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.messages import PROTOCOL_VERSION, Event, NodeStatus, decode_event, decode_status
 from node.settings import Settings
+from serving.http.quiet_server import QuietServer, Stop
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from tests.fakes import NO_TLS
 
@@ -26,11 +26,13 @@ WAIT_S = 30.0
 _E = TypeVar("_E")
 
 
-class _Server(uvicorn.Server):
+class _Server(QuietServer):
     """Tells when it accepts connections."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, app: NodeApp) -> None:
+        self.stop = Stop()
+        door = (app.certificate.context, app.callers)
+        super().__init__(server_config(app), self.stop, door)
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -70,6 +72,11 @@ class RunningAgent:
 
     async def chat(self, content: str = "hello", **fields: Any) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=chat_body(content, **fields))
+
+    @property
+    def tls_url(self) -> str:
+        """The address at which routers are paired with it."""
+        return f"https://127.0.0.1:{self.port}"
 
     @contextlib.asynccontextmanager
     async def events(self, instance: str = "", after: int = 0) -> AsyncIterator[Events]:
@@ -123,7 +130,7 @@ async def running(
     # Passed on to its connections. The product's loop sets it by itself; without it each answer
     # on a connection that stays waits some 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = _Server(server_config(app))
+    server = _Server(app)
     task = asyncio.create_task(server.serve([listener]))
     agent = RunningAgent(app, token, listener.getsockname()[1])
     try:
@@ -133,7 +140,7 @@ async def running(
     finally:
         app.agent.end_events()
         await agent.client.aclose()
-        server.should_exit = True
+        server.stop.set()
         async with asyncio.timeout(WAIT_S):
             await task
 

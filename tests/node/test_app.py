@@ -1,5 +1,6 @@
 """Wiring: files of the agent's folder, the check of `Host`, and settings that stop the start."""
 
+import ssl
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from node.engine.cache.parts import EntryKind
 from node.engine.scripted.script import Script
 from node.errors import StartError
 from node.settings import Settings
+from serving.tls.pinning import pinned_context
 from tests.node.engine.cache.disk_world import LIMITS, ROOT, TIMEOUT_S, some_tensors, some_tokens
 from tests.node.serving import running
 
@@ -70,8 +72,11 @@ def test_wrong_settings_stop_the_start_with_a_message(
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/fleet/status"])
-async def test_a_foreign_host_is_refused_on_a_loopback_bind(tmp_path: Path, path: str) -> None:
-    async with running(tmp_path) as agent:
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
+async def test_a_foreign_host_is_refused_over_plain_http(
+    tmp_path: Path, path: str, bound: str
+) -> None:
+    async with running(tmp_path, host=bound) as agent:
         for host in ("localhost:1234", "127.0.0.1", "[::1]:99"):
             response = await agent.client.get(path, headers={"host": host})
             assert response.status_code == 200
@@ -81,9 +86,11 @@ async def test_a_foreign_host_is_refused_on_a_loopback_bind(tmp_path: Path, path
             assert response.json()["error"]["code"] == "foreign_host"
 
 
-async def test_another_bind_answers_to_any_host(tmp_path: Path) -> None:
-    async with running(tmp_path, host="0.0.0.0") as agent:
-        response = await agent.client.get("/health", headers={"host": "mac.example"})
+async def test_over_tls_it_answers_to_any_host(tmp_path: Path) -> None:
+    async with running(tmp_path) as agent:
+        pin = pinned_context(ssl.DER_cert_to_PEM_cert(agent.app.certificate.der))
+        async with httpx.AsyncClient(base_url=agent.tls_url, verify=pin) as client:
+            response = await client.get("/health", headers={"host": "mac.example"})
         assert response.status_code == 200
 
 

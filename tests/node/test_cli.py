@@ -106,7 +106,6 @@ def test_a_question_without_an_answer_removes_nothing(
             2,
             "--max-rows must be a whole number from 1 to 256, not '0'",
         ),
-        (["serve", "--host", "0.0.0.0"], 2, "--allow-plain-http"),
         (["serve", "--model", "/nowhere"], 2, "/nowhere"),
         (["serve", "--script", "x.json"], 2, "--engine scripted"),
         (["serve", "--port", "70000"], 2, "port"),
@@ -144,7 +143,7 @@ def test_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "serve", "--help")
     assert code == 0
     options = (
-        "home host port engine memory-limit max-rows allow-plain-http script model prefill-chunk "
+        "home host port engine memory-limit max-rows script model prefill-chunk "
         "decode-stall-target-ms kv-live-size kv-cache-size kv-snapshot-size kv-cache-bits "
         "kv-live-bits kv-disk-size"
     )

@@ -89,3 +89,21 @@ async def test_what_an_admin_accepts_is_added_once(registry: Registry) -> None:
         assert [node.accepted for node in await nodes.list_all(session)] == [None, ("a", "b")]
     with pytest.raises(NotFound):
         await registry.write(lambda s: nodes.accept(s, "nobody", ["a"]))
+
+
+async def test_a_node_gets_another_credential_or_url_and_keeps_the_rest(
+    registry: Registry,
+) -> None:
+    for node in (MINI, STUDIO):
+        await registry.write(partial(nodes.add, record=node))
+    changed = await registry.write(lambda s: nodes.set_access(s, "mini", credential="new"))
+    assert changed == replace(MINI, credential="new")
+    changed = await registry.write(lambda s: nodes.set_access(s, "mini", url="https://mini:2"))
+    assert changed == replace(MINI, credential="new", url="https://mini:2")
+    assert await registry.write(lambda s: nodes.set_access(s, "mini", url="https://mini:2"))
+    with pytest.raises(Conflict, match="studio"):
+        await registry.write(lambda s: nodes.set_access(s, "mini", url="https://studio:1"))
+    with pytest.raises(NotFound):
+        await registry.write(lambda s: nodes.set_access(s, "none", credential="x"))
+    async with registry.read() as session:
+        assert await nodes.list_all(session) == [changed, STUDIO]

@@ -21,11 +21,16 @@ Days = Annotated[float, Field(gt=0, le=3650)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
+PairingCodeText = Annotated[str, StringConstraints(max_length=64)]
+
+
 class AddNode(RequestBody):
     url: Name
     name: NodeName | None = None
     """The URL's host name if None."""
     token: str = ""
+    code: PairingCodeText | None = None
+    """The one-time code of an agent to pair with, in place of a token."""
     kind: Annotated[str, StringConstraints(pattern="^(agent|openai)$")] = "agent"
     allow_plain_http: bool = False
     max_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] | None = None
@@ -35,6 +40,15 @@ class AddNode(RequestBody):
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
     """Models of a server of kind openai that requests may go to; all that it lists at this time if
     None."""
+
+
+class RotateNode(RequestBody):
+    """Body of `/nodes/rotate`."""
+
+    node: Name
+    code: PairingCodeText | None = None
+    """The one-time code of an agent that has to be paired anew; without it, the agent makes a new
+    secret for the router that it knows."""
 
 
 class AcceptModels(RequestBody):

@@ -155,12 +155,11 @@ async def _from_peer(
             return None
         source = found
     try:
-        share = await client_of(core, source).control.share(body.model)
+        return source.name, await client_of(core, source).as_peer(body.model)
     except (NodeUnreachable, NodeRefused):
         if body.from_node or not has_hub:
             raise
         return None
-    return source.name, Peer(source.url, share)
 
 
 def _named_source(core: Core, body: PullBody, to: NodeView) -> NodeView:

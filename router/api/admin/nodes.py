@@ -1,20 +1,16 @@
-"""`/admin/nodes`: adds, lists, removes, cordons and checks nodes."""
+"""`/admin/nodes`: lists, removes, cordons and checks nodes."""
 
-import re
-import secrets
+import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from urllib.parse import urlsplit
 
 from msgspec import structs
 
 from node.protocol.messages import MemoryPressure
-from node.protocol.names import is_name
-from node.protocol.paths import VERSION
 from registry import nodes
 from registry.records import NodeRecord
-from router.api.admin.bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
+from router.api.admin.bodies import AcceptModels, NodeNamed, NodeOrder
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.views import (
     BreakerRow,
@@ -25,14 +21,13 @@ from router.api.admin.views import (
     NodeRow,
 )
 from router.core import Core
-from router.errors import BadRequest, Conflict, NodeRefused
+from router.errors import BadRequest, Conflict, RouterError
 from router.fleet import checkup
 from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
-from router.upstream.credentials import NodeCredential, check_node_url
-from router.upstream.node_client import NodeClient
+from router.upstream.credentials import NodeCredential
 
-_NAME_CHARS = 63
+log = logging.getLogger("mlx_fleet.nodes")
 
 
 async def list_nodes(admin: CurrentAdmin) -> list[NodeRow]:
@@ -42,38 +37,6 @@ async def list_nodes(admin: CurrentAdmin) -> list[NodeRow]:
     return [node_row(admin.core, record) for record in records]
 
 
-async def add_node(admin: CurrentAdmin, body: AddNode) -> NodeRow:
-    """Contacts the node before storing it, so that every registered node has responded once."""
-    credential = NodeCredential(body.token.strip(), body.allow_plain_http)
-    credential.check()
-    url = check_node_url(body.url, credential)
-    if body.kind == KIND_OPENAI:
-        url = url.removesuffix(VERSION)  # other programs expect base URLs with it
-    _refuse_of_agents(body)
-    async with NodeClient(url, credential, body.kind) as client:
-        node_id, accepted = await _contact(client, body)
-    async with admin.core.registry.read() as session:
-        known = await nodes.list_all(session)
-    _refuse_taken(known, body.name, url)
-    _refuse_registered(known, node_id)
-    record = NodeRecord(
-        id=node_id,
-        name=body.name or default_name(url, {node.name for node in known}),
-        url=url,
-        kind=body.kind,
-        credential=credential.text(),
-        created_at_s=time.time(),
-        max_rows=body.max_rows,
-        prices=body.prices.model_dump(exclude_none=True) if body.prices else None,
-        accepted=accepted,
-    )
-    await admin.change(
-        "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
-    )
-    await admin.core.watcher.watch(record)
-    return node_row(admin.core, record)
-
-
 async def remove_node(admin: CurrentAdmin, name: str) -> NodeRow:
     """Stops sending requests to the node and removes it."""
     record = await admin.change(
@@ -81,10 +44,22 @@ async def remove_node(admin: CurrentAdmin, name: str) -> NodeRow:
     )
     row = node_row(admin.core, record)
     await admin.core.lifecycle.actions.withdraw_policies(record.id)
+    await _leave(admin.core, record, reachable=row.reachable)
     await admin.core.watcher.unwatch(record.id)
     admin.core.dispatcher.forget_node(record.id)
     admin.core.lifecycle.forget_node(record.id)
     return row
+
+
+async def _leave(core: Core, record: NodeRecord, *, reachable: bool) -> None:
+    """Makes the agent forget this router, if it can be reached."""
+    client = core.watcher.client(record.id)
+    if client is None or not reachable or not NodeCredential.from_text(record.credential).is_paired:
+        return
+    try:
+        await client.control.leave()
+    except RouterError as error:
+        log.warning("node %s keeps its pairing with this router: %s", record.name, error.message)
 
 
 async def check_nodes(admin: CurrentAdmin) -> list[NodeCheckRow]:
@@ -117,7 +92,7 @@ async def accept_models(admin: CurrentAdmin, body: AcceptModels) -> NodeRow:
         )
     view = core.fleet.node(record.id)
     waiting = view.unaccepted if view else ()
-    _refuse_unlisted(body.models, {*waiting, *(record.accepted or ())})
+    refuse_unlisted(body.models, {*waiting, *(record.accepted or ())})
     record = await admin.change(
         "node.accept",
         record.name,
@@ -145,17 +120,6 @@ async def cut_requests(admin: CurrentAdmin, named: NodeNamed) -> NodeRow:
         client.cut_all()
     await admin.note("node.cut", record.name, f"{row.in_flight} in flight")
     return row
-
-
-def default_name(url: str, taken: Collection[str]) -> str:
-    """Makes an unused node name from the URL's host name."""
-    host = (urlsplit(url).hostname or "").lower()
-    base = re.sub(r"[^a-z0-9._-]+", "-", host).strip("._-")[: _NAME_CHARS - 4] or "node"
-    name, count = base, 1
-    while name in taken:
-        count += 1
-        name = f"{base}-{count}"
-    return name
 
 
 def _pressure(reported: MemoryPressure | None) -> NodePressure | None:
@@ -220,68 +184,10 @@ def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[Brea
     )
 
 
-async def _contact(client: NodeClient, body: AddNode) -> tuple[str, tuple[str, ...] | None]:
-    """Returns (the node's id, the models of a third-party server that requests may go to); the id
-    of an agent is its own."""
-    if body.kind == KIND_OPENAI:
-        listed = await client.control.foreign_models()
-        _refuse_unlisted(body.models or (), listed)
-        return secrets.token_hex(8), tuple(listed if body.models is None else body.models)
-    node_id = (await client.control.status()).node_id
-    if not is_name(node_id):
-        raise NodeRefused(f"{body.url} has an id that cannot be shown.")
-    return node_id, None
-
-
-def _refuse_of_agents(body: AddNode) -> None:
-    """Raises `BadRequest` for fields that only servers of kind openai have."""
-    if body.kind == KIND_OPENAI:
-        return
-    if body.max_rows is not None:
-        raise BadRequest(
-            "`max_rows` is for a server of kind openai; a node agent has its own limit, "
-            "`node-agent serve --max-rows`.",
-            param="max_rows",
-        )
-    if body.prices is not None:
-        raise BadRequest("Only a server of kind openai has prices.", param="prices")
-    if body.models is not None:
-        raise BadRequest(
-            "`models` is for a server of kind openai; all models of a node agent are served.",
-            param="models",
-        )
-
-
-def _refuse_unlisted(models: Sequence[str], listed: Collection[str]) -> None:
+def refuse_unlisted(models: Sequence[str], listed: Collection[str]) -> None:
     for model in models:
         if model not in listed:
             raise BadRequest(
                 f"The server does not list {model!r}; it lists {', '.join(listed) or 'none'}.",
                 param="models",
-            )
-
-
-def _refuse_taken(known: list[NodeRecord], name: str | None, url: str) -> None:
-    for node in known:
-        if node.name == name:
-            raise Conflict(
-                f"A node named {name!r} exists already, at {node.url}; choose another name, or "
-                f"remove it with `router remove-node {name}`.",
-                param="name",
-            )
-        if node.url == url:
-            raise Conflict(
-                f"The node {node.name!r} has this address already; "
-                f"`router remove-node {node.name}` removes it.",
-                param="url",
-            )
-
-
-def _refuse_registered(known: list[NodeRecord], node_id: str) -> None:
-    for node in known:
-        if node.id == node_id:
-            raise Conflict(
-                f"The node agent at this address is registered already, as {node.name!r} at "
-                f"{node.url}; `router remove-node {node.name}` removes it.",
-                param="url",
             )

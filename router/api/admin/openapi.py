@@ -11,12 +11,12 @@ from serving.version import own_version
 
 BODIES: dict[str, dict[str, Any]] = {
     "POST /admin/nodes": {
-        "url": "http://studio.local:8801",
+        "url": "studio.local",
+        "code": "K3QW-M2XP-9RTE-7HBC",
         "name": "studio",
-        "token": "TOKEN",
-        "allow_plain_http": True,
     },
     "POST /admin/nodes/state": {"node": "studio", "state": "cordoned"},
+    "POST /admin/nodes/rotate": {"node": "studio"},
     "POST /admin/nodes/accept": {"node": "ollama", "models": ["llama3.2"]},
     "POST /admin/nodes/cut": {"node": "studio"},
     "POST /admin/models/load": {"model": "Qwen3-4B-4bit", "node": "studio"},

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fastapi import APIRouter
 
 from router.api.admin import (
+    adding,
     aliases,
     backup,
     disk,
@@ -27,13 +28,7 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     router = APIRouter(prefix="/admin", route_class=gated_route(core_of))
     add = router.add_api_route
     # Names in paths may be empty, or contain slashes, as the hub's model names do.
-    add("/nodes", nodes.list_nodes, methods=["GET"])
-    add("/nodes", nodes.add_node, methods=["POST"], status_code=201)
-    add("/nodes/check", nodes.check_nodes, methods=["POST"])
-    add("/nodes/state", nodes.set_state, methods=["POST"])
-    add("/nodes/accept", nodes.accept_models, methods=["POST"])
-    add("/nodes/cut", nodes.cut_requests, methods=["POST"])
-    add("/nodes/{name:path}", nodes.remove_node, methods=["DELETE"])
+    _add_nodes(router)
     add("/models", models.list_models, methods=["GET"])
     add("/models/load", models.load_model, methods=["POST"])
     add("/models/unload", models.unload_model, methods=["POST"])
@@ -83,3 +78,15 @@ def _add_registry(router: APIRouter) -> None:
     add("/backup", backup.take_backup, methods=["POST"])
     add("/usage", reports.show_usage, methods=["GET"])
     add("/audit", reports.show_audit, methods=["GET"])
+
+
+def _add_nodes(router: APIRouter) -> None:
+    add = router.add_api_route
+    add("/nodes", nodes.list_nodes, methods=["GET"])
+    add("/nodes", adding.add_node, methods=["POST"], status_code=201)
+    add("/nodes/check", nodes.check_nodes, methods=["POST"])
+    add("/nodes/state", nodes.set_state, methods=["POST"])
+    add("/nodes/rotate", adding.rotate_node, methods=["POST"])
+    add("/nodes/accept", nodes.accept_models, methods=["POST"])
+    add("/nodes/cut", nodes.cut_requests, methods=["POST"])
+    add("/nodes/{name:path}", nodes.remove_node, methods=["DELETE"])

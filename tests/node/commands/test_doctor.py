@@ -229,7 +229,6 @@ def test_plans_the_models_that_are_served_from_elsewhere(tmp_path: Path) -> None
         ({"memory_limit_bytes": GIB, "kv_cache_bytes": 2 * GIB}, "lower --kv-cache-size"),
         ({"models": (Path("/nowhere"),)}, "/nowhere"),
         ({"warm": (("m", Path("/nowhere")),)}, "warm prompts"),
-        ({"host": "0.0.0.0"}, "--allow-plain-http"),
     ],
 )
 def test_what_serve_would_refuse_is_a_failure(

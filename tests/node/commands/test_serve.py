@@ -22,14 +22,13 @@ from node.app import NodeApp, load_token
 from node.commands import serve as command
 from node.commands.serve import (
     GRACE_S,
-    announce,
     serve,
 )
 from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
-from node.settings import Settings, default_home
+from node.settings import Settings
 from serving.errors import CannotStart
-from serving.http.listening import CannotListen, listening
+from serving.http.listening import CannotListen
 
 WAIT_S = 30
 pytestmark = pytest.mark.timeout(90)
@@ -265,64 +264,23 @@ def test_a_standard_input_that_is_closed_already_is_one_message(
         serve(settings)
 
 
-@pytest.mark.parametrize(
-    ("host", "name", "flag"),
-    [
-        ("127.0.0.1", "127.0.0.1", ""),
-        ("0.0.0.0", "studio.local", " --allow-plain-http"),
-        ("::", "studio.local", " --allow-plain-http"),
-        ("0:0:0:0:0:0:0:0", "studio.local", " --allow-plain-http"),
-        ("192.0.2.1", "192.0.2.1", " --allow-plain-http"),
-    ],
-)
-def test_the_line_for_the_router_works_as_it_is_printed(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    host: str,
-    name: str,
-    flag: str,
-) -> None:
-    monkeypatch.setattr(command, "own_name", lambda: "studio.local")
-    monkeypatch.setattr(command, "own_ipv4", lambda: "192.168.1.7")
-    with listening("127.0.0.1", 0) as listeners:
-        announce(Settings(home=default_home(), host=host), listeners, "secret")
-        port = listeners[0].getsockname()[1]
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == f"  router add-node http://{name}:{port} --token secret{flag}"
-    by_address = (
-        f"If that name does not resolve, use its present address: http://192.168.1.7:{port}."
-    )
-    assert lines[2:] == ([by_address] if name == "studio.local" else [])
-
-
-@pytest.mark.parametrize(
-    ("home", "command_line"),
-    [(default_home(), "node-agent token"), (Path("/a b"), "node-agent token --home '/a b'")],
-)
-def test_without_a_terminal_the_line_has_no_token(
-    capsys: pytest.CaptureFixture[str], home: Path, command_line: str
-) -> None:
-    with listening("127.0.0.1", 0) as listeners:
-        announce(Settings(home=home), listeners, None)
-    _, line, how = capsys.readouterr().out.splitlines()
-    assert line.endswith(" --token TOKEN")
-    assert how == f"`{command_line}` prints the token on this machine."
-
-
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_first_start_shows_the_token_to_a_terminal_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_terminal: bool,
 ) -> None:
-    announced: list[str | None] = []
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    monkeypatch.setattr(command, "announce", lambda _s, _l, token: announced.append(token))
     monkeypatch.setattr(command, "build_app", stopping)
     settings = Settings(home=tmp_path, port=0, engine="scripted")
     for _ in range(2):
         with pytest.raises(StartError, match="enough"):
             serve(settings)
-    token = load_token(settings)[0]
-    assert announced == [token if is_terminal else None]
+    shown = capsys.readouterr().out
+    assert shown.count("router add-node") == 1
+    assert (load_token(settings)[0] in shown) == is_terminal
 
 
 def stopping(_settings: Settings) -> NodeApp:

@@ -2,6 +2,7 @@
 
 import errno
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from node.models import peer as peer_copy
 from node.models.download import Downloads
 from node.models.peer import PeerFailed, PeerSource, check_paths
 from node.protocol.lifecycle import ManifestFile, Peer
+from serving.tls.own_certificate import OwnCertificate, own_certificate
 from serving.unreached import cause_of
 from tests.node.model_folders import share
 
@@ -42,7 +44,9 @@ class PlayedPeer:
 
 
 @contextmanager
-def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
+def playing(peer: PlayedPeer, certificate: OwnCertificate | None = None) -> Iterator[PlayedPeer]:
+    """Serves the peer's files, over TLS with a certificate."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -67,10 +71,13 @@ def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        server.socket = certificate.context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        peer.url = f"http://127.0.0.1:{server.server_port}"
+        scheme = "http" if certificate is None else "https"
+        peer.url = f"{scheme}://127.0.0.1:{server.server_port}"
         yield peer
     finally:
         server.shutdown()
@@ -78,10 +85,15 @@ def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
         server.server_close()
 
 
-def copy(peer: PlayedPeer, folder: Path, files: dict[str, bytes] | None = None) -> int:
+def copy(
+    peer: PlayedPeer,
+    folder: Path,
+    files: dict[str, bytes] | None = None,
+    certificate: str = "",
+) -> int:
     """Copies the files that `files` lists; how many bytes were reported."""
     reported: list[int] = []
-    source = PeerSource(Peer(peer.url, share(files or FILES)), "org/tiny")
+    source = PeerSource(Peer(peer.url, share(files or FILES), certificate), "org/tiny")
     Downloads(folder, source, reported.append).run(source.files(), at_once=1)
     return sum(reported)
 
@@ -209,3 +221,14 @@ def test_a_link_in_the_folder_leads_nowhere(tmp_path: Path) -> None:
         with pytest.raises(DownloadError, match="leads out of the model's folder"):
             copy(peer, folder)
     assert list(outside.iterdir()) == []
+
+
+def test_a_peer_is_known_by_the_certificate_that_the_router_names(tmp_path: Path) -> None:
+    mine, other = (own_certificate(tmp_path / each) for each in ("a.pem", "b.pem"))
+    pins = [ssl.DER_cert_to_PEM_cert(each.der) for each in (mine, other)]
+    with playing(PlayedPeer(), mine) as peer:
+        for pin in (pins[1], "", "nonsense"):
+            with pytest.raises(PeerFailed):
+                copy(peer, tmp_path / "copy", certificate=pin)
+        assert peer.requested == []
+        assert copy(peer, tmp_path / "copy", certificate=pins[0])

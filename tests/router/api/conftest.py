@@ -19,7 +19,7 @@ from registry.backup import Backups
 from registry.db import Registry
 from registry.migrate import open_migrated
 from registry.records import KeyRecord, NodeRecord
-from router.api.admin import nodes
+from router.api.admin import adding
 from router.api.admin.routes import admin_routes
 from router.auth import KeyRing, new_key
 from router.core import Core
@@ -228,7 +228,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     key, record = a_key("boss", "admin", "inference")
     await registry.write(lambda session: keys.add(session, record))
     made = World(registry, key, KeyRing([record]))
-    monkeypatch.setattr(nodes, "NodeClient", made.open)
+    monkeypatch.setattr(adding, "NodeClient", made.open)
     yield made
     await registry.close()
 

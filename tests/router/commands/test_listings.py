@@ -1,5 +1,6 @@
 """Tests the output of the listings."""
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -309,3 +310,22 @@ def test_usage_reports_that_the_disk_is_full_and_how_much_is_not_counted(
     printed = capsys.readouterr()
     assert json.loads(printed.out) == []
     assert printed.err.endswith("Never counted: 1 request.\n")
+
+
+def test_a_rotated_node_and_a_removed_one_that_is_lost_say_what_is_next(
+    played: Played, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.method, request.url.path, request.content))
+        return httpx.Response(200, json=node("studio", reachable=False).model_dump())
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("K3QW-M2XP-9RTE-7HBC\n"))
+    nodes.rotate(played(answer), "studio", nodes.read_code("-"))
+    nodes.remove(played(answer), "studio")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "studio has a new secret for this router" in text
+    assert "`node-agent unpair` there forgets this router" in text
+    assert json.loads(asked[0][2]) == {"node": "studio", "code": "K3QW-M2XP-9RTE-7HBC"}
+    assert [path for _, path, _ in asked] == ["/admin/nodes/rotate", "/admin/nodes/studio"]

@@ -23,6 +23,7 @@ from node.protocol.messages import (
     encode_event,
 )
 from router.coverage import NOT_COVERED, Coverage
+from router.errors import RouterError
 from router.fleet import watcher as watcher_module
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
@@ -543,3 +544,35 @@ async def test_a_node_that_is_removed_at_the_end_of_a_sleep_is_not_watched_again
     await asyncio.wait_for(waking, WAIT_S)
     assert world.fleet.snapshot == ()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "a"]
+
+
+def bearers(node: ScriptedNode) -> list[str]:
+    return [dict(request.headers)["authorization"] for request in node.requests]
+
+
+async def test_a_new_token_is_used_from_the_next_call_on_and_the_stream_goes_on(
+    world: World, start_node: StartNode
+) -> None:
+    node = await start_node(answers(b"{}", "500 Internal Server Error"))
+    await world.watch(node)
+    await world.watcher.update(node_record(node.url, token="newer"))
+    assert len(node.requests) == 1
+    client = world.watcher.client("id-a")
+    assert client is not None
+    with pytest.raises(RouterError):
+        await client.control.status()
+    assert bearers(node) == ["Bearer secret", "Bearer newer"]
+    assert world.fleet.snapshot[0].reachable
+
+
+async def test_a_node_that_has_moved_is_followed_at_its_new_address(
+    world: World, start_node: StartNode
+) -> None:
+    old, new = await start_node(silent), await start_node(silent)
+    await world.watch(old)
+    await world.watcher.update(node_record(new.url))
+    await world.until(lambda view: view.url == new.url and view.reachable)
+    assert new.requests
+    client = world.watcher.client("id-a")
+    assert client is not None and client.url == new.url
+    await world.watcher.update(node_record(old.url, name="unknown"))

@@ -10,7 +10,7 @@ import pytest
 from serving.http.callers import AbortableConnection, Callers, Limits
 from serving.http.exchange import Message, Receive, Send, mark_authenticated
 from serving.http.refusals import Refusal
-from tests.serving.http.test_client_connection import GET, WAIT_S, echo, serving
+from tests.serving.http.connections import GET, WAIT_S, echo, serving
 
 FEW = Limits(connections=8, descriptor=100, unknown=4, unknown_of_one_address=2)
 

@@ -3,100 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
-from serving.http.callers import Callers, Limits
-from serving.http.client_connection import ClientConnection
 from serving.http.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
-from serving.http.refusals import Refusal
-from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
+from tests.serving.http.connections import GET, WAIT_S, App, echo, serving
 
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"
-WAIT_S = 20.0
-
-
-@dataclass
-class Caller:
-    """A client that sends bytes and reads bytes."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def until(self, end: bytes) -> bytes:
-        async with asyncio.timeout(WAIT_S):
-            return await self.reader.readuntil(end)
-
-    async def rest(self) -> bytes:
-        async with asyncio.timeout(WAIT_S):
-            return await self.reader.read()
-
-
-@dataclass
-class Server:
-    port: int
-    state: ServerState
-    rules: Callers
-    callers: list[Caller] = field(default_factory=list)
-
-    async def call(self) -> Caller:
-        caller = Caller(*await asyncio.open_connection("127.0.0.1", self.port))
-        self.callers.append(caller)
-        return caller
-
-
-def spell(refusal: Refusal, path: str) -> bytes:
-    fields = {"code": refusal.code, "message": refusal.message, "path": path}
-    return json.dumps(fields).encode()
-
-
-@asynccontextmanager
-async def serving(
-    app: App,
-    keep_alive_s: float = 75,
-    timeouts: ClientTimeouts = DEFAULT_TIMEOUTS,
-    limits: Limits | None = None,
-) -> AsyncIterator[Server]:
-    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
-    config.timeout_keep_alive = keep_alive_s  # type: ignore[assignment]
-    state = ServerState()
-    callers = Callers(spell, limits, timeouts)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(config, state, {}, callers=callers), "127.0.0.1", 0
-    )
-    serving = Server(server.sockets[0].getsockname()[1], state, callers)
-    try:
-        yield serving
-    finally:
-        for caller in serving.callers:
-            caller.writer.close()
-        server.close()
-        if state.tasks:
-            await asyncio.wait(state.tasks, timeout=WAIT_S)
-
-
-async def echo(scope: Message, receive: Receive, send: Send) -> None:
-    """Answers with the request's path, its query and its body."""
-    body = b""
-    more = True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    echoed = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
-    length = (b"content-length", b"%d" % len(echoed))
-    await send({"type": "http.response.start", "status": 200, "headers": [length]})
-    await send({"type": "http.response.body", "body": echoed})
+pytestmark = pytest.mark.usefixtures("over")
 
 
 async def in_pieces(scope: Message, receive: Receive, send: Send) -> None:

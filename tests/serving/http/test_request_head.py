@@ -7,7 +7,7 @@ import json
 import pytest
 
 from serving.http.client_connection import MAX_HEAD_BYTES, MAX_HEADERS
-from tests.serving.http.test_client_connection import echo, serving
+from tests.serving.http.connections import echo, serving
 
 GET = b"GET /x HTTP/1.1\r\n"
 POST = b"POST /x HTTP/1.1\r\nhost: here\r\n"

@@ -11,7 +11,7 @@ import pytest
 
 from serving.http.exchange import EXTENSION, Exchange, Message, Receive, Send
 from serving.http.timeouts import ClientProgress, ClientTimeouts, unsent_bytes
-from tests.serving.http.test_client_connection import GET, WAIT_S, Server, echo, serving
+from tests.serving.http.connections import GET, WAIT_S, Server, echo, serving
 
 SHORT_S = 0.05
 PIECE = b"x" * 65_536
@@ -23,6 +23,7 @@ async def all_gone(server: Server) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("over")
 async def test_a_caller_that_reads_nothing_is_disconnected_and_its_request_ends() -> None:
     disconnected = asyncio.Event()
 
@@ -41,6 +42,7 @@ async def test_a_caller_that_reads_nothing_is_disconnected_and_its_request_ends(
         await all_gone(server)
 
 
+@pytest.mark.usefixtures("over")
 async def test_what_is_left_of_an_answer_does_not_keep_the_connection_open() -> None:
     async def app(scope: Message, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["extensions"][EXTENSION]
@@ -55,6 +57,7 @@ async def test_what_is_left_of_an_answer_does_not_keep_the_connection_open() -> 
         await all_gone(server)
 
 
+@pytest.mark.usefixtures("over")
 @pytest.mark.parametrize(
     ("sent", "path"),
     [
@@ -74,6 +77,7 @@ async def test_half_a_request_is_refused_after_a_while(sent: bytes, path: str) -
         assert (error["code"], error["path"]) == ("request_timeout", path)
 
 
+@pytest.mark.usefixtures("over")
 async def test_connections_use_tcp_keepalive() -> None:
     async with serving(echo) as server:
         caller = await server.call()

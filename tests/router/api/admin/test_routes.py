@@ -10,7 +10,6 @@ from node.protocol.messages import ModelState
 from registry import nodes, residency
 from registry.db import WriteSession
 from registry.records import ResidencyRecord
-from router.api.admin import nodes as admin_nodes
 from router.errors import NodeUnreachable, RouterError, WrongNodeToken
 from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import FOREIGN_ROWS
@@ -123,14 +122,6 @@ async def test_a_taken_name_address_or_agent_is_refused_with_its_owner(
     by_agent = await api.post("/nodes", json={"url": "http://127.0.0.1:2", "name": "other"})
     for response in (by_name, by_url, by_agent):
         assert "'mini'" in message(response, 409)
-
-
-async def test_default_names_are_unique() -> None:
-    assert admin_nodes.default_name("http://Mini.local:1", set()) == "mini.local"
-    taken = {"mini.local", "mini.local-2"}
-    assert admin_nodes.default_name("http://mini.local:1", taken) == "mini.local-3"
-    assert admin_nodes.default_name("http://[::1]:1", set()) == "1"
-    assert len(admin_nodes.default_name(f"http://{'x' * 90}:1", {"x" * 59})) <= 63
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/"])
