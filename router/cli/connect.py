@@ -41,8 +41,12 @@ KeyName = Annotated[
     str | None,
     typer.Option("--name", help="Name of the new key; CLIENT@MACHINE if not given."),
 ]
-ReplaceKey = Annotated[
-    bool, typer.Option("--replace-key", help="Revoke the key of that name first.")
+RotateKey = Annotated[
+    bool,
+    typer.Option(
+        "--rotate-key",
+        help="If a key of that name exists, replace its secret; the old one ends at once.",
+    ),
 ]
 External = Annotated[
     bool, typer.Option("--external", help="The new key may use third-party servers as well.")
@@ -58,7 +62,7 @@ def connect(
     url: Url = None,
     key: Key = None,
     name: KeyName = None,
-    replace_key: ReplaceKey = False,
+    rotate_key: RotateKey = False,
     external: External = False,
     write: Write = False,
     router: Router = None,
@@ -73,7 +77,7 @@ def connect(
         url=url,
         key=read_token(key),
         name=name,
-        replace_key=replace_key,
+        rotate_key=rotate_key,
         external=external,
         write=write,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from router.api.admin.key_views import KeyRow, NewKey
 from router.auth import KEY_PREFIX
 from router.commands import console
-from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+from router.commands.client import AdminClient, CommandFailed, read_row, read_rows
 from router.commands.connect.choice import Offer, choose, client_named
 from router.commands.connect.clients import Client
 from router.commands.connect.saving import FileChange, path_of, planned, save, stored_key
@@ -34,8 +34,8 @@ class ConnectOptions:
     """A key that exists; empty for a new one."""
     name: str | None
     """Name of the new key."""
-    replace_key: bool
-    """Revoke the key of that name first."""
+    rotate_key: bool
+    """Replace the secret of the key of that name, if there is one."""
     external: bool
     """The new key's requests may go to third-party servers."""
     write: bool
@@ -72,16 +72,23 @@ def _key(admin: AdminClient, client: Client, chosen: ConnectOptions) -> tuple[st
     if chosen.key:
         return chosen.key, None
     name = chosen.name or key_name(client)
-    standing = [row for row in read_rows(KeyRow, admin.get("/keys")) if row.name == name]
-    if any(row.revoked_at_s is None for row in standing):
-        if not chosen.replace_key:
-            raise CommandFailed(
-                f"There is a key {name} already, and a key is shown only once. --key KEY uses it, "
-                "--replace-key revokes it and makes a new one, --name NAME makes one beside it."
-            )
-        admin.delete(f"/keys/{in_path(name)}")
-    scopes = ["inference", "external"] if chosen.external else ["inference"]
-    made = read_row(NewKey, admin.post("/keys", {"name": name, "scopes": scopes}))
+    rows = read_rows(KeyRow, admin.get("/keys"))
+    if not any(row.name == name and row.revoked_at_s is None for row in rows):
+        scopes = ["inference", "external"] if chosen.external else ["inference"]
+        made = read_row(NewKey, admin.post("/keys", {"name": name, "scopes": scopes}))
+        return made.key, made
+    if not chosen.rotate_key:
+        raise CommandFailed(
+            f"There is a key {name} already, and a key is shown only once. --key KEY uses it, "
+            "--rotate-key replaces its secret and keeps its limits, --name NAME makes one beside "
+            "it."
+        )
+    if chosen.external:
+        raise CommandFailed(
+            f"--external is for a new key, and {name} exists; `router keys update` changes its "
+            "scopes."
+        )
+    made = read_row(NewKey, admin.post("/keys/rotate", {"key": name}))
     return made.key, made
 
 
@@ -132,7 +139,7 @@ def _write(admin: AdminClient, client: Client, draft: Endpoint, chosen: ConnectO
         planned(file, path_of(file, variable))
     made = None
     stored = _stored_keys(setup)
-    key = chosen.key or ("" if chosen.replace_key else _accepted(admin, stored))
+    key = chosen.key or ("" if chosen.rotate_key else _accepted(admin, stored))
     if not key:
         key, made = _key(admin, client, chosen)
     files = client.setup(_with_key(draft, key)).written

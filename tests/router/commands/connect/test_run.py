@@ -40,11 +40,12 @@ class PlayedRouter:
         if path == "/admin/aliases":
             return httpx.Response(200, json=[])
         assert path.startswith("/admin/keys")
+        if path.endswith("/rotate"):
+            name = json.loads(request.content)["key"]
+            assert self.keys[name]
+            return httpx.Response(200, json=self._make({"name": name, "scopes": ["inference"]}))
         if request.method == "POST":
             return httpx.Response(201, json=self._make(json.loads(request.content)))
-        if request.method == "DELETE":
-            self.keys[path.rpartition("/")[2]] = None
-            return httpx.Response(200, json={})
         return httpx.Response(200, json=[_row(name, key) for name, key in self.keys.items()])
 
     def _make(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def connect(
         "model": None,
         "url": None,
         "name": None,
-        "replace_key": False,
+        "rotate_key": False,
         "external": False,
     }
     admin = AdminClient(RouterAccess(URL, key="k"), sending(router))
@@ -145,12 +146,14 @@ def test_a_key_may_be_for_third_party_servers_too(router: PlayedRouter) -> None:
 
 def test_a_name_that_a_key_has_is_not_used_twice_unasked(router: PlayedRouter) -> None:
     connect(router, "codex", write=False)
-    with pytest.raises(CommandFailed, match="--replace-key revokes it"):
+    with pytest.raises(CommandFailed, match="--rotate-key replaces its secret"):
         connect(router, "codex", write=False)
     (before,) = router.keys.values()
-    connect(router, "codex", write=False, replace_key=True)
+    connect(router, "codex", write=False, rotate_key=True)
     (after,) = router.keys.values()
     assert router.made == 2 and before != after
+    with pytest.raises(CommandFailed, match="--external is for a new key"):
+        connect(router, "codex", write=False, rotate_key=True, external=True)
 
 
 @pytest.mark.parametrize(
