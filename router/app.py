@@ -84,6 +84,7 @@ async def open_core(
             for record in await nodes.list_all(session):
                 core.watcher.start(record)
         jobs = Jobs(registry, core.fleet, core.ledger, settings.audit_entries)
+        core.settings.on_change(jobs.follow)
         jobs.start()
         core.awake.start()
         waking = asyncio.create_task(watch_sleep(core.watcher.on_wake))

@@ -13,7 +13,7 @@ from registry.errors import NotFound, RefusedRow, RegistryError, RegistryUnwrita
 from registry.records import ResidencyRecord, UsageRecord
 from router.fleet.fleet import Fleet
 from router.records.ledger import Ledger
-from router.settings import USAGE_FLUSH_S
+from router.settings import USAGE_FLUSH_S, Settings
 from router.types import NodeView
 
 log = logging.getLogger("mlx_fleet.jobs")
@@ -30,17 +30,21 @@ class Jobs:
     def __init__(
         self, registry: Registry, fleet: Fleet, ledger: Ledger, audit_entries: int
     ) -> None:
-        """`audit_entries` is the most that the audit log keeps."""
         self._registry = registry
         self._fleet = fleet
         self._ledger = ledger
-        self._audit_entries = audit_entries
+        self.audit_entries = audit_entries
+        """Most entries that the audit log keeps."""
         self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
         self._usage_lock = asyncio.Lock()
         self._residency_lock = asyncio.Lock()
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         # A run that is still busy when the next one is due is skipped; under load that is normal.
         logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
+
+    def follow(self, settings: Settings) -> None:
+        """Adopts what a reload has changed."""
+        self.audit_entries = settings.audit_entries
 
     def start(self) -> None:
         every = {"trigger": "interval", "coalesce": True, "max_instances": 1}
@@ -98,7 +102,7 @@ class Jobs:
     async def trim_audit(self) -> None:
         """Deletes the oldest entries of the audit log beyond their number."""
         try:
-            await self._registry.write(lambda session: audit.trim(session, self._audit_entries))
+            await self._registry.write(lambda session: audit.trim(session, self.audit_entries))
         except RegistryUnwritable:
             pass  # the registry has logged it
         except RegistryError:

@@ -143,6 +143,7 @@ class Settings:
         Setting(
             whole_number(100, 10_000_000),
             "Most entries of the audit log, besides a tenth as many about attempts that failed.",
+            is_live=True,
         ),
     ] = 100_000
     """Older ones are deleted."""

@@ -22,6 +22,7 @@ from router import jobs as jobs_module
 from router.fleet.fleet import Fleet
 from router.jobs import Jobs, residency_rows
 from router.records.ledger import Ledger
+from router.settings import Settings
 from tests.fakes import FakeClock
 from tests.registry.rows import model_names, usage_rows
 from tests.router.conftest import (
@@ -316,6 +317,11 @@ async def test_old_audit_entries_are_deleted(registry: Registry) -> None:
     for number in range(4):
         entry = AuditRecord(float(number), "admin", "key.create", f"k{number}", "")
         await registry.write(lambda s, entry=entry: audit.add(s, entry))  # type: ignore[misc]
-    await Jobs(registry, Fleet(), Ledger(ORIGINS), 2).trim_audit()
+    jobs = Jobs(registry, Fleet(), Ledger(ORIGINS), 2)
+    await jobs.trim_audit()
     async with registry.read() as session:
         assert [entry.subject for entry in await audit.recent(session, 9)] == ["k3", "k2"]
+    jobs.follow(Settings(Path(), audit_entries=1))
+    await jobs.trim_audit()
+    async with registry.read() as session:
+        assert [entry.subject for entry in await audit.recent(session, 9)] == ["k3"]

@@ -60,4 +60,5 @@ def test_the_settings_that_a_running_router_can_change_are_these() -> None:
         "load_timeout_s",
         "first_token_timeout_s",
         "stay_awake",
+        "audit_entries",
     ]
