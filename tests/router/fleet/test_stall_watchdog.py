@@ -201,6 +201,9 @@ async def test_new_limits_apply_to_requests_that_are_open() -> None:
                 world.clock.advance(1.0)
                 world.stalls._check()
                 world.stalls.set_limits(StallLimits(0.3, 900.0, 900.0))
+                timer = world.stalls._timer
+                assert timer is not None
+                assert timer.when() < asyncio.get_running_loop().time() + 1.0
                 await asyncio.get_running_loop().create_future()
 
 
