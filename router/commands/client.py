@@ -128,9 +128,9 @@ class AdminClient:
     def delete(self, path: str) -> Any:
         return self._request("DELETE", path)
 
-    def download(self, path: str, write: Callable[[bytes], object]) -> None:
+    def download(self, path: str, write: Callable[[bytes], object], timeout_s: float) -> None:
         """Sends a POST without a body, and passes the response's body to `write` in pieces."""
-        request = RouterRequest("POST", f"{self.access.url}/admin{path}", RESPONSE_TIMEOUT_S)
+        request = RouterRequest("POST", f"{self.access.url}/admin{path}", timeout_s)
         response = self._response(request, lambda sent: download(sent, write))
         if not response.is_success:
             raise refused(self.access, response, self.access.admin_key_file)

@@ -15,6 +15,8 @@ from router.commands.client import AdminClient, CommandFailed, NotRunning
 from router.settings import Settings
 from serving.whole_file import written_whole
 
+_COPY_S = 300.0
+"""Longest time that the router may take to copy its registry before it sends the copy."""
 _ROWS = {
     "nodes": ("node", "nodes"),
     "aliases": ("alias", "aliases"),
@@ -78,7 +80,7 @@ def _download(client: AdminClient, partial: Path, *, allow_plain_http: bool) -> 
             "network is yours."
         )
     with partial.open("wb") as out:
-        client.download("/backup", lambda piece: _write(out, piece))
+        client.download("/backup", lambda piece: _write(out, piece), _COPY_S)
 
 
 def _write(out: BinaryIO, piece: bytes) -> None:
