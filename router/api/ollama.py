@@ -125,7 +125,7 @@ class Ollama:
         check_method(scope, method)
         if body_bytes(scope) > _MOST_BYTES:
             raise BodyTooLarge(f"A body of {path} may have {_MOST_BYTES:,} bytes.")
-        return _answer(send, handler(caller, receive))
+        return _send_body(send, handler(caller, receive))
 
     # --- residency ---------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Ollama:
         return pulled_line()
 
 
-async def _answer(send: Send, body: Awaitable[bytes]) -> None:
+async def _send_body(send: Send, body: Awaitable[bytes]) -> None:
     await send_bytes(send, 200, await body, JSON_HEADERS)
 
 

@@ -6,15 +6,17 @@ from node.protocol.paths import OLLAMA_PREFIX
 
 RUNNING = "Ollama is running"
 """The response at `/`, by which clients of Ollama see that a server is there."""
-_PULL = "`router pull` and `node-agent pull` fetch models"
+_PULL = "`router models pull` and `node-agent pull` fetch models"
 _LEFT_OUT: Mapping[str, str] = {
     "embed": "This version of mlx-fleet computes no embeddings.",
     "embeddings": "This version of mlx-fleet computes no embeddings.",
     "pull": f"Models are not pulled through this API: {_PULL}.",
     "push": "Models are not pushed anywhere: there is no registry of models here.",
-    "create": f"Models are not made through this API: {_PULL}, `node-agent convert` GGUF files.",
+    "create": (
+        f"Models are not made through this API: {_PULL}, `node-agent import` reads GGUF files."
+    ),
     "copy": "Models are not renamed through this API: `router alias set` gives one another name.",
-    "delete": "Models are not deleted through this API: use `router rm` or `node-agent rm`.",
+    "delete": "Models are not deleted through this API: use `router models rm` or `node-agent rm`.",
     "blobs": f"Files are not uploaded through this API: {_PULL}.",
 }
 

@@ -104,7 +104,7 @@ async def test_a_model_is_loaded_by_any_key_and_unloaded_by_an_admin_s(
         ("/api/show", {"model": "x"}, 404, "No node"),
         ("/api/show", {}, 400, "model is missing"),
         ("/api/show", b"[", 400, "not valid"),
-        ("/api/pull", {"model": "x"}, 501, "router pull"),
+        ("/api/pull", {"model": "x"}, 501, "router models pull"),
         ("/api/embed", {"model": "x", "input": "y"}, 501, "embeddings"),
         ("/api/blobs/sha256:0", {}, 501, "uploaded"),
         ("/api/nothing", {}, 404, "There is nothing at /api/nothing"),
