@@ -175,6 +175,11 @@ class Limiter:
         day = now_of(0.0, self._wall_clock()).day
         self._accounts[subject] = Account(day=day, day_tokens=tokens)
 
+    def recount(self, subject: str, tokens: int) -> None:
+        """Sets the tokens of this day of a subject that is counted; of another one nothing."""
+        if (account := self._accounts.get(subject)) is not None:
+            account.day, account.day_tokens = now_of(0.0, self._wall_clock()).day, tokens
+
     def forget(self, subject: str) -> None:
         """Drops the account of a revoked key or deleted team."""
         self._accounts.pop(subject, None)

@@ -1,14 +1,14 @@
 """Makes the rows of keys and teams, and applies their limits."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 
 from registry import usage
 from registry.records import KeyRecord, TeamRecord
 from router.api.admin.bodies import LimitChange
 from router.api.admin.key_views import KeyRow, LimitsRow, LimitUse, TeamRow
-from router.auth import day_tokens, key_subject, team_subject
+from router.auth import key_subject, team_subject
 from router.core import Core
 from router.limits.account import day_s
 from router.quotas import Limits, read_limits
@@ -69,33 +69,44 @@ def limits_text(limits: Mapping[str, int]) -> str:
     return ", ".join(shown) or "no limits"
 
 
-async def apply_key(core: Core, before: KeyRecord | None, after: KeyRecord) -> None:
-    """Makes a new or changed key valid from the next request on."""
-    subject = key_subject(after.id)
-    used = {}
-    if after.limits and not (before and before.limits):
-        used = day_tokens([after], (), await _used_today(core))
-    elif not after.limits:
-        core.limiter.forget(subject)
-    for each, tokens in used.items():
-        core.limiter.set_day_tokens(each, tokens)
+async def used_today(core: Core) -> dict[str, int]:
+    """The tokens of each key this day, by its id; to be read before a change that sets limits."""
+    async with core.registry.read() as session:
+        return await usage.tokens(session, day_s(time.time()))
+
+
+# Changes are applied in the order in which they were written, since nothing is awaited between a
+# write and this. Otherwise a change could undo a revocation that was written after it.
+
+
+def apply_key(
+    core: Core, before: KeyRecord | None, after: KeyRecord, used: Mapping[str, int]
+) -> None:
+    """Makes a new or changed key valid from the next request on; `used` has what it used this day,
+    if that has to be counted from now on."""
+    if not after.limits:
+        core.limiter.forget(key_subject(after.id))
+    elif not (before and before.limits):
+        core.limiter.set_day_tokens(key_subject(after.id), used.get(after.id, 0))
     core.keys.add(after)
 
 
-async def apply_team(
-    core: Core, before: TeamRecord | None, after: TeamRecord, keys: list[KeyRecord]
+def recount_teams(
+    core: Core, moved: Collection[KeyRecord], every: Collection[KeyRecord], used: Mapping[str, int]
 ) -> None:
-    """Applies a team's limits to the next requests of its keys."""
-    subject = team_subject(after.id)
-    if after.limits and not (before and before.limits):
-        used = await _used_today(core)
-        tokens = sum(used.get(key.id, 0) for key in keys)
-        core.limiter.set_day_tokens(subject, tokens)
-    elif not after.limits:
-        core.limiter.forget(subject)
+    """Counts the tokens of this day again for the teams of a key before and after it `moved`."""
+    for team_id in {record.team_id for record in moved if record.team_id is not None}:
+        tokens = sum(used.get(key.id, 0) for key in every if key.team_id == team_id)
+        core.limiter.recount(team_subject(team_id), tokens)
+
+
+def apply_team(
+    core: Core, before: TeamRecord | None, after: TeamRecord, used: Collection[int]
+) -> None:
+    """Applies a team's limits to the next requests of its keys, which have `used` so many tokens
+    this day."""
+    if not after.limits:
+        core.limiter.forget(team_subject(after.id))
+    elif not (before and before.limits):
+        core.limiter.set_day_tokens(team_subject(after.id), sum(used))
     core.keys.put_team(after)
-
-
-async def _used_today(core: Core) -> dict[str, int]:
-    async with core.registry.read() as session:
-        return await usage.tokens(session, day_s(time.time()))

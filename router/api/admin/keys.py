@@ -10,7 +10,14 @@ from registry.db import ReadSession, WriteSession
 from registry.records import KeyRecord, TeamRecord
 from router.api.admin.bodies import ChangeKey, CreateKey, RotateKey
 from router.api.admin.gate import CurrentAdmin
-from router.api.admin.key_rows import apply_key, changed_limits, key_row, limits_text
+from router.api.admin.key_rows import (
+    apply_key,
+    changed_limits,
+    key_row,
+    limits_text,
+    recount_teams,
+    used_today,
+)
 from router.api.admin.key_views import KeyRow, NewKey, RevokedKey
 from router.auth import SCOPE_ADMIN, SCOPES, key_subject, new_key, new_salt
 from router.errors import BadRequest, Conflict
@@ -62,7 +69,7 @@ async def create_key(admin: CurrentAdmin, body: CreateKey) -> NewKey:
         return await keys.add(session, owned), team
 
     record, team = await admin.change("key.create", record.name, _summary(record, team_name), add)
-    await apply_key(admin.core, None, record)
+    apply_key(admin.core, None, record, {})
     return NewKey(key=key, **key_row(admin.core, record, team).model_dump())
 
 
@@ -74,7 +81,9 @@ async def change_key(admin: CurrentAdmin, id_or_name: str, body: ChangeKey) -> K
         raise BadRequest(f"The body has nothing to change; it may have {known}.")
     now_s = time.time()
     values = _plain_changes(body, given, now_s)
+    used = await used_today(admin.core) if given & {"limits", "team"} else {}
     before: list[KeyRecord] = []
+    every: list[KeyRecord] = []
 
     async def change(session: WriteSession) -> tuple[KeyRecord, TeamRecord | None]:
         record = await keys.find(session, id_or_name)
@@ -85,12 +94,14 @@ async def change_key(admin: CurrentAdmin, id_or_name: str, body: ChangeKey) -> K
         if "limits" in given:
             values["limits"] = changed_limits(record.limits, body.limits)
         changed = await keys.change(session, record.id, **values)
-        await _keep_an_admin(session, now_s)
+        every.extend(await _keep_an_admin(session, now_s))
         return changed, await _team_of(session, changed)
 
     detail = ", ".join(f"{name} {_shown(name, body)}" for name in sorted(given))
     record, team = await admin.change("key.update", id_or_name, detail, change)
-    await apply_key(admin.core, before[0], record)
+    apply_key(admin.core, before[0], record, used)
+    if "team" in given:
+        recount_teams(admin.core, (before[0], record), every, used)
     return key_row(admin.core, record, team)
 
 
@@ -158,13 +169,15 @@ async def _team_of(session: ReadSession, record: KeyRecord) -> TeamRecord | None
     return next((team for team in known if team.id == record.team_id), None)
 
 
-async def _keep_an_admin(session: WriteSession, now_s: float) -> None:
-    """Raises `Conflict` if no valid key with the scope admin is left."""
-    if not any(_opens_admin(other, now_s) for other in await keys.list_all(session)):
+async def _keep_an_admin(session: WriteSession, now_s: float) -> list[KeyRecord]:
+    """Returns all keys. Raises `Conflict` if no valid one with the scope admin is left."""
+    every = await keys.list_all(session)
+    if not any(_opens_admin(other, now_s) for other in every):
         raise Conflict(
             "This is the last key with the scope admin; make another first with "
             "`router keys create NAME --scope admin`."
         )
+    return every
 
 
 def _opens_admin(record: KeyRecord, now_s: float) -> bool:

@@ -9,7 +9,7 @@ from registry.db import WriteSession
 from registry.records import KeyRecord, TeamRecord
 from router.api.admin.bodies import ChangeTeam, CreateTeam
 from router.api.admin.gate import CurrentAdmin
-from router.api.admin.key_rows import apply_team, changed_limits, limits_text, team_row
+from router.api.admin.key_rows import apply_team, changed_limits, limits_text, team_row, used_today
 from router.api.admin.key_views import TeamRow
 from router.auth import team_subject
 from router.errors import Conflict
@@ -35,13 +35,14 @@ async def create_team(admin: CurrentAdmin, body: CreateTeam) -> TeamRow:
     await admin.change(
         "team.create", body.name, limits_text(limits), lambda session: teams.add(session, record)
     )
-    await apply_team(admin.core, None, record, [])
+    apply_team(admin.core, None, record, ())
     return team_row(admin.core, record, [])
 
 
 async def change_team(admin: CurrentAdmin, name: str, body: ChangeTeam) -> TeamRow:
     """Changes a team's limits from the next request of its keys on; limits that are not given
     stay."""
+    used = await used_today(admin.core)
     before: list[TeamRecord] = []
 
     async def change(session: WriteSession) -> tuple[TeamRecord, list[KeyRecord]]:
@@ -54,7 +55,8 @@ async def change_team(admin: CurrentAdmin, name: str, body: ChangeTeam) -> TeamR
     given = body.limits.model_dump(exclude_unset=True)
     detail = ", ".join(f"{each}={number}" for each, number in given.items())
     record, members = await admin.change("team.update", name, detail, change)
-    await apply_team(admin.core, before[0], record, members)
+    tokens = [used.get(key.id, 0) for key in members]
+    apply_team(admin.core, before[0], record, tokens)
     return team_row(admin.core, record, members)
 
 

@@ -248,6 +248,26 @@ async def test_a_limit_that_is_set_later_counts_the_day_s_tokens(
     assert "31 are used" in error["message"]
 
 
+async def test_a_key_takes_its_tokens_of_the_day_into_another_team(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await Reporting().start(router, start_node)
+    for name in ("lab", "ops"):
+        await call(router, "POST", "/teams", {"name": name, "limits": {"tokens_per_day": 500}})
+    key = await a_key(router, team="lab", limits={"tokens_per_day": 900})
+    await (await ask(router, key, max_tokens=20)).body()
+    assert await settled(router, key) == 31
+    await written(router, 1)
+    assert (await call(router, "PATCH", "/keys/ci", {"team": "ops"}))[0] == 200
+    _, teams = await call(router, "GET", "/teams")
+    used = {team["name"]: team["use"]["tokens_today"] for team in teams}
+    assert used == {"lab": 0, "ops": 31}
+    await (await ask(router, key, max_tokens=20)).body()
+    await settled(router, key)
+    _, teams = await call(router, "GET", "/teams")
+    assert {team["name"]: team["use"]["tokens_today"] for team in teams} == {"lab": 0, "ops": 62}
+
+
 async def written(router: RunningRouter, count: int) -> None:
     """Waits until the usage of so many requests is in the registry."""
     rows: list[UsageRecord] = []

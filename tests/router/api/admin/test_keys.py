@@ -1,5 +1,6 @@
 """`/admin/keys`, `/admin/usage`, `/admin/audit`."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -184,6 +185,28 @@ async def test_a_rotated_key_is_the_same_key_with_another_secret(
     assert "in 3,600 s" in audited
     for secret in (old["key"], new["key"], next_["key"]):
         assert secret not in listed + audited
+
+
+async def test_a_slow_change_does_not_undo_a_revocation(
+    world: World, api: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = (await api.post("/keys", json={"name": "ci"})).json()
+    reads, revoked = asyncio.Event(), asyncio.Event()
+
+    async def tokens(_session: object, _since_s: float) -> dict[str, int]:
+        reads.set()
+        await revoked.wait()
+        return {}
+
+    monkeypatch.setattr(usage, "tokens", tokens)
+    limits = {"limits": {"tokens_per_day": 5}}
+    change = asyncio.create_task(api.patch("/keys/ci", json=limits))
+    await reads.wait()
+    assert (await api.delete("/keys/ci")).status_code == 200
+    revoked.set()
+    await change
+    with pytest.raises(RouterError):
+        world.ring.check(made["key"], "inference")
 
 
 # --- teams ---
