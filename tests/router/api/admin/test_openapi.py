@@ -15,11 +15,12 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 
 from node.protocol.ids import owner_mark
-from router.api.admin import nodes
+from router.api.admin import adding
 from router.api.admin.openapi import BODIES
 from router.app import build_app, open_core
 from router.core import Core
-from router.errors import NoNodeReady
+from router.errors import NoNodeReady, NotFound
+from router.fleet import checkup
 from router.settings import Settings
 from tests.router.api.conftest import PlayedClient, PlayedNode, a_model, a_status
 
@@ -34,7 +35,15 @@ async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     def open_client(url: str, _credential: object, _kind: str) -> PlayedClient:
         return PlayedClient(PlayedNode(a_status(owner_mark(url), a_model("tiny"))))
 
-    monkeypatch.setattr(nodes, "NodeClient", open_client)
+    async def pair(_url: str, _code: object) -> None:
+        raise NotFound("No agent is being paired.")
+
+    async def check(_records: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(checkup, "check_nodes", check)
+    monkeypatch.setattr(adding, "NodeClient", open_client)
+    monkeypatch.setattr(adding, "certificate_for", pair)
     async with open_core(Settings(home=tmp_path)) as core:
 
         async def watch(_record: object) -> None:
