@@ -94,7 +94,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
             )
             for row in rows
         ],
-        ("Made", "Isolated", "Class", "Id", "Models", "Expires", ">Paid", "Limits", "Team"),
+        ("Made", "Isolated", "Class", "Id", "Models", "Expires", "Paid", "Limits", "Team"),
         wide=wide,
     )
 

@@ -21,13 +21,9 @@ NO_AUDIT = "Nothing has been changed in that time."
 
 GROUPS = ("key", "team", "model", "node", "day")
 Form = Literal["table", "json", "csv"]
-_COUNTS = (
-    "Requests",
-    "Prompt tokens",
-    "of them cached",
-    "Completion tokens",
-    "of them reasoning",
-)
+_COUNTS = ("Requests", "Prompt", "Cached", "Completion", "Reasoning")
+"""Heads of the counts: requests, and tokens, where those cached are part of the prompt's, and
+reasoning of the completion's."""
 _CSV_COUNTS = (
     *("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens"),
     "cost",
@@ -98,7 +94,7 @@ def _print_usage(rows: list[UsageRow], by: Sequence[str], *, wide: bool) -> None
     console.print_table(
         columns,
         [line[: len(columns)] for line in cells],
-        (">of them reasoning", ">of them cached", ">Cost"),
+        ("Reasoning", "Cost", "Cached"),
         wide=wide,
     )
 

@@ -60,7 +60,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
             )
             for row in rows
         ],
-        ("Made", ">At once", "Keys"),
+        ("Made", "At once", "Keys"),
         wide=wide,
     )
 

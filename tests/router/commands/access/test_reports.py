@@ -36,7 +36,7 @@ def test_usage_is_shown_by_the_groups_that_are_asked_for(
     show_usage(played(answer), "key", "day")
     assert asked[0].get_list("by") == ["key", "day"]
     head, line = [line for line in capsys.readouterr().out.splitlines() if "│" not in line][1:4:2]
-    assert head.split()[:2] == ["Key", "Day"] and "reasoning" in head
+    assert head.split()[:2] == ["Key", "Day"] and "Reasoning" in head
     assert line.split() == ["ci", "(revoked)", "2026-01-31", "2", "1,500", "1,000", "70", "30"]
     reports.show_usage(played(answer), ("key", "day"), (5.0, 6.0), "csv")
     assert capsys.readouterr().out == (
