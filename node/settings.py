@@ -163,6 +163,14 @@ class Settings:
             "auto, 50 GiB",
         ),
     ] = None
+    announce: Annotated[
+        bool,
+        Setting(
+            FLAG,
+            "Announce the agent in the local network while it listens beyond loopback.",
+            "--announce/--no-announce",
+        ),
+    ] = True
     script: Annotated[
         Path | None, Setting(PATH, "The scripted engine's script.", example="script.json")
     ] = None

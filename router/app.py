@@ -31,8 +31,10 @@ from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, StartError, UnknownPath
 from router.first_keys import make_first_keys
+from router.fleet.discovery import Discovery, browse_network
 from router.fleet.fleet import Fleet
 from router.fleet.model_gauges import ModelGauges
+from router.fleet.moved_nodes import MovedNodes
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
@@ -90,7 +92,8 @@ async def open_core(
         waking = asyncio.create_task(watch_sleep(core.watcher.on_wake))
         try:
             await core.lifecycle.start()
-            yield core
+            async with MovedNodes(registry, core.fleet, core.watcher, core.discovery):
+                yield core
         finally:
             waking.cancel()
             await asyncio.wait({waking})
@@ -121,7 +124,6 @@ async def _load_core(
         spent = await usage.costs(session, month_s(wall()))
         wanted = await policies.list_all(session), await schedules.list_all(session)
     ring, limiter = await _load_keys(registry, wall)
-    settled = Settlement(limiter)
     metrics = Metrics(fleet.name_of)
     budgets = Budgets(fleet, spent, wall, metrics.charged)
     prefixes = PrefixIndex()
@@ -130,7 +132,7 @@ async def _load_core(
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
     logs = live.current.log_requests
-    ledger = Ledger(origins, driver, budgets.charge, settled, log_requests=logs)
+    ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), log_requests=logs)
     watcher = Watcher(fleet, ledger, prefixes)
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
@@ -142,6 +144,7 @@ async def _load_core(
         backups=Backups(registry.path),
         keys=ring,
         fleet=fleet,
+        discovery=Discovery(browse_network if live.current.discovery else None),
         names=names,
         last_targets=StickyTargets(),
         budgets=budgets,

@@ -8,6 +8,7 @@ from registry.db import Registry
 from router.auth import KeyRing
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.traffic import Traffic
+from router.fleet.discovery import Discovery
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
@@ -36,6 +37,7 @@ class Core:
     backups: Backups
     keys: KeyRing
     fleet: Fleet
+    discovery: Discovery
     names: Names
     last_targets: StickyTargets
     budgets: Budgets

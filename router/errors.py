@@ -296,6 +296,22 @@ class WrongNodeProtocol(RouterError):
     code = "wrong_node_protocol"
 
 
+class DiscoveryOff(RouterError):
+    """This router does not look for agents in the local network; `--discovery` switches that on.
+    An agent can be added by its address all the same."""
+
+    status = 409
+    code = "discovery_off"
+    kind = "invalid_request_error"
+
+
+class DiscoveryFailed(RouterError):
+    """The local network cannot be searched for agents."""
+
+    status = 503
+    code = "discovery_failed"
+
+
 class CertificateChanged(NodeUnreachable):
     """The certificate at this address is not the pinned one. If the agent there was installed anew,
     `node-agent pair` shows a code on its machine, and `router rotate-node NODE --code CODE` pairs

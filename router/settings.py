@@ -69,6 +69,15 @@ class Settings:
             "--allow-plain-http/--no-allow-plain-http",
         ),
     ] = False
+    discovery: Annotated[
+        bool,
+        Setting(
+            FLAG,
+            "Look for agents in the local network: for `router discover`, and for a paired node "
+            "whose address has changed.",
+            "--discovery/--no-discovery",
+        ),
+    ] = True
     log_requests: Annotated[
         bool,
         Setting(

@@ -212,10 +212,16 @@ def option_table(command: Any) -> str:
 def command_page(path: str) -> str:
     """The page with a command's section."""
     program, verb = path.split()[:2]
-    suffix = "-process" if program == "router" and verb in _ROUTER_ITSELF else ""
+    suffix = ""
+    if program == "router":
+        suffix = "-process" if verb in _ROUTER_ITSELF else "-nodes" if verb in _NODES else ""
     return f"reference/cli-{program}{suffix}.md"
 
 
+_NODES = {
+    *("add-node", "discover", "rotate-node", "accept", "remove-node", "nodes", "doctor"),
+}
+"""Verbs with a page of their own."""
 _ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore", "connect", "config", "reload")
 
 

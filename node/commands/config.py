@@ -9,7 +9,7 @@ from serving.setting_sources import Sources
 SECTIONS: Sections = (
     (
         "Serving",
-        ("home", "host", "port", "models", "served_model_names")
+        ("home", "host", "port", "announce", "models", "served_model_names")
         + ("responses_bytes", "stay_awake", "exit_on_stdin_eof", "engine", "script"),
     ),
     (

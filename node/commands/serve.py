@@ -13,6 +13,7 @@ from types import FrameType
 
 import uvicorn
 
+from node.agent.announcer import Announcer, Service, own_addresses
 from node.app import (
     STOP_GRACE_S,
     NodeApp,
@@ -23,14 +24,18 @@ from node.app import (
 )
 from node.commands.backups import exclude_from_backups
 from node.commands.configuration import need_extra, valid_settings
+from node.commands.own_name import own_name
 from node.commands.pairing_lines import announce_pairing, announce_token
 from node.errors import NodeError, StartError
 from node.hardware import is_mac, read_machine, run_command, this_kernel
+from node.protocol.discovery import Announcement
+from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings
 from serving.errors import CannotStart
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.http.listening import (
     BACKLOG,
+    is_unspecified,
     listening,
     url_of,
 )
@@ -43,6 +48,7 @@ from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import log_lines, put
+from serving.units import GIB
 
 GRACE_S = 10.0
 """Seconds that running responses may take to end at shutdown."""
@@ -76,7 +82,8 @@ def serve(settings: Settings, sources: Sources | None = None) -> None:
         stop = Stop()
         live = LiveSettings(settings, reading(sources), (NodeError, CannotStart))
         live.on_change(app.agent.live_parts.follow)
-        server = AgentServer(app, _own_url(settings, listeners), stop, live)
+        announcer = announcer_of(settings, port, app)
+        server = AgentServer(app, _own_url(settings, listeners), stop, live, announcer)
         if stdin is not None:
             watch_end(stdin, stop.set)
         # After the server has stopped, another Ctrl-C must not turn a clean end into a failure.
@@ -127,6 +134,26 @@ def exclude_beside(settings: Settings) -> threading.Thread:
     return thread
 
 
+def announcer_of(settings: Settings, port: int, app: NodeApp) -> Announcer | None:
+    """None for an agent that is not announced."""
+    if is_loopback(settings.host) or not settings.announce:
+        return None
+    identity, name = app.agent.identity, own_name()
+    about = Announcement(
+        identity.node_id,
+        identity.version,
+        str(PROTOCOL_VERSION),
+        identity.chip,
+        read_machine(this_kernel()).memory_bytes // GIB,
+        name,
+    )
+    is_open = is_unspecified(settings.host)
+    return Announcer(
+        Service(name.removesuffix(".local"), port, (), about),
+        lambda: own_addresses(settings.host, is_unspecified=is_open),
+    )
+
+
 def _own_url(settings: Settings, listeners: Sequence[socket.socket]) -> str:
     return url_of(settings.host, listeners, tls=not is_loopback(settings.host))
 
@@ -151,9 +178,17 @@ def server_config(app: NodeApp) -> uvicorn.Config:
 class AgentServer(QuietServer):
     """Prints a line once it listens; its shutdown loses no usage records."""
 
-    def __init__(self, app: NodeApp, url: str, stop: Stop, live: LiveSettings[Settings]) -> None:
+    def __init__(
+        self,
+        app: NodeApp,
+        url: str,
+        stop: Stop,
+        live: LiveSettings[Settings],
+        announcer: Announcer | None,
+    ) -> None:
         super().__init__(server_config(app), stop, (app.certificate.context, app.callers))
         self._live = live
+        self._announcer = announcer
         self._hangup = contextlib.ExitStack()
         self._agent = app.agent
         self._url = url
@@ -172,11 +207,15 @@ class AgentServer(QuietServer):
         self._hangup.enter_context(reloaded_at_hangup(self._live, self._stop.set))
         if self.started:
             put(f"node-agent listening on {self._url}")
+            if self._announcer is not None:
+                self._announcer.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._hangup.close()
         for server in self.servers:
             server.close()
+        if self._announcer is not None:
+            await self._announcer.close()
         for connection in tuple(self.server_state.connections):
             connection.shutdown()
         await self._agent.drain(GRACE_S)

@@ -98,7 +98,9 @@ def add_node(
     url: Annotated[
         str,
         typer.Argument(
-            metavar="ADDRESS", help="Where the node is: mac-studio.local, or http://HOST:PORT."
+            metavar="ADDRESS",
+            help="Where the node is: mac-studio.local, a name of `router discover`, "
+            "http://HOST:PORT.",
         ),
     ],
     code: options.PairingCode = None,
@@ -142,6 +144,15 @@ def add_node(
     }
     client = admin(router)
     nodes.add(client, body)
+
+
+@app.command()
+def discover(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
+    """List the agents that announce themselves in the router's local network."""
+    from router.commands import nodes
+
+    client = admin(router)
+    nodes.discover(client, as_json=as_json, wide=wide)
 
 
 @app.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.admin.views import ModelRow, NodeRow
+from router.api.admin.views import FoundAgentRow, ModelRow, NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 from router.states import ACTIVE, CORDONED, KIND_OPENAI, BreakerState
@@ -15,6 +15,12 @@ from router.states import ACTIVE, CORDONED, KIND_OPENAI, BreakerState
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "
     "`router add-node HOST --code CODE`, with the code that `node-agent pair` shows there."
+)
+NO_AGENTS = (
+    "No agent announces itself in the router's local network. Does it listen beyond loopback "
+    "(`node-agent serve --host 0.0.0.0`)? On a Mac, may the router use the local network "
+    "(System Settings > Privacy & Security > Local Network)? An agent can be added by its address, "
+    "too: `router add-node HOST --code CODE`."
 )
 _SHOWN = 20
 """Most models that are listed in the suggested command."""
@@ -46,6 +52,44 @@ def _print_server_notes(client: AdminClient, row: NodeRow) -> None:
             f"Other nodes have {names}, too: requests go to the best node.", style="yellow"
         )
     console.print_line("Models that it lists later have to be accepted; `router nodes` shows them.")
+
+
+def discover(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
+    with console.progress("looking for agents", in_pipes=False):
+        response = client.get("/nodes/found")
+    if as_json:
+        console.print_json(response)
+        return
+    rows = read_rows(FoundAgentRow, response)
+    if not rows:
+        console.print_line(NO_AGENTS)
+        return
+    console.print_table(
+        ("Agent", "Node", "Chip", ">Memory", "Address", "Models"),
+        [_found_cells(row) for row in rows],
+        ("Models", "Address"),
+        wide=wide,
+    )
+    if any(row.node is None for row in rows):
+        console.print_line(
+            "`node-agent pair` on a new one's machine shows a code; `router add-node AGENT --code "
+            "CODE` adds it."
+        )
+
+
+def _found_cells(row: FoundAgentRow) -> tuple[str | Text, ...]:
+    node = Text("new", style="yellow")
+    if row.node is not None:
+        node = Text(row.node, style="green")
+        node.append("" if row.paired else " (not paired)", style="yellow")
+    return (
+        row.name,
+        node,
+        row.chip,
+        f"{row.memory_gib} GiB" if row.memory_gib else "",
+        row.urls[0],
+        "?" if row.models is None else wording.join_some(row.models),
+    )
 
 
 def rotate(client: AdminClient, name: str, code: str | None) -> None:

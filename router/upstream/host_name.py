@@ -37,6 +37,20 @@ def look_up(host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
 
 
+RESOLVE_S = 1.0
+"""Seconds that `resolves` waits; a name of the local network that nobody answers takes longer."""
+
+
+async def resolves(host: str) -> bool:
+    """Returns True if the host is an address, or a name that resolves at once."""
+    name = HostName(host, 0)
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            return bool(await name.addresses())
+    except OSError:  # TimeoutError is one
+        return False
+
+
 class HostName:
     """One host by name or address; a name's addresses survive failed lookups."""
 

@@ -16,11 +16,13 @@ from registry.records import NodeRecord
 from router.api.admin.bodies import AddNode, RotateNode
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.nodes import node_row, refuse_unlisted
-from router.api.admin.views import NodeRow
+from router.api.admin.views import FoundAgentRow, NodeRow
 from router.core import Core
 from router.errors import BadRequest, Conflict, NodeRefused
+from router.fleet.discovery import FoundAgent
 from router.states import KIND_OPENAI
 from router.upstream.credentials import NodeCredential, check_node_url, pairing_url
+from router.upstream.host_name import resolves
 from router.upstream.node_client import NodeClient
 from router.upstream.pairing import PairingRouter, certificate_for, paired, read_code
 
@@ -62,7 +64,7 @@ async def _pair_and_add(admin: CurrentAdmin, body: AddNode, text: str) -> NodeRo
         raise BadRequest(
             "A code is for a node agent, and takes the place of its token.", param="code"
         )
-    code, url = read_code(text), pairing_url(body.url)
+    code, url = read_code(text), await _address(admin.core, body.url)
     known = await _known(admin.core)
     # A code can be used once, so what can be refused without it is refused before.
     _refuse_taken(known, body.name, url)
@@ -83,6 +85,18 @@ async def _pair_and_add(admin: CurrentAdmin, body: AddNode, text: str) -> NodeRo
         return await _store(admin, record)
 
 
+async def _address(core: Core, text: str) -> str:
+    """Returns the base URL of the agent that a person means: an address, the name of a host, or the
+    name of an agent that announces itself."""
+    url = pairing_url(text)
+    is_name = "://" not in text and ":" not in text
+    if is_name and core.discovery.is_on and not await resolves(urlsplit(url).hostname or ""):
+        for agent in await core.discovery.look():
+            if agent.is_called(text.strip()):
+                return agent.urls[0]
+    return url
+
+
 async def _known(core: Core) -> list[NodeRecord]:
     async with core.registry.read() as session:
         return await nodes.list_all(session)
@@ -97,6 +111,32 @@ async def _store(admin: CurrentAdmin, record: NodeRecord) -> NodeRow:
     )
     await admin.core.watcher.watch(record)
     return node_row(admin.core, record)
+
+
+async def list_found(admin: CurrentAdmin) -> list[FoundAgentRow]:
+    """Looks for agents in the local network."""
+    core = admin.core
+    found = await core.discovery.look()
+    records = {each.id: each for each in await _known(core)}
+    return [_found_row(core, agent, records.get(agent.about.node_id)) for agent in found]
+
+
+def _found_row(core: Core, agent: FoundAgent, record: NodeRecord | None) -> FoundAgentRow:
+    about = agent.about
+    view = core.fleet.node(about.node_id) if record else None
+    status = view.status if view else None
+    return FoundAgentRow(
+        name=agent.name,
+        node_id=about.node_id,
+        urls=agent.urls,
+        version=about.version,
+        protocol=about.protocol,
+        chip=about.chip,
+        memory_gib=about.memory_gib,
+        node=record.name if record else None,
+        paired=record is not None and NodeCredential.from_text(record.credential).is_paired,
+        models=tuple(model.name for model in status.models) if status else None,
+    )
 
 
 async def rotate_node(admin: CurrentAdmin, body: RotateNode) -> NodeRow:

@@ -84,6 +84,7 @@ def _add_nodes(router: APIRouter) -> None:
     add = router.add_api_route
     add("/nodes", nodes.list_nodes, methods=["GET"])
     add("/nodes", adding.add_node, methods=["POST"], status_code=201)
+    add("/nodes/found", adding.list_found, methods=["GET"])
     add("/nodes/check", nodes.check_nodes, methods=["POST"])
     add("/nodes/state", nodes.set_state, methods=["POST"])
     add("/nodes/rotate", adding.rotate_node, methods=["POST"])

@@ -110,6 +110,23 @@ class NodeRow(Row):
     models: tuple[NodeModel, ...]
 
 
+class FoundAgentRow(Row):
+    """An agent that announces itself in the local network; nothing of it is proven."""
+
+    name: str
+    node_id: str
+    urls: tuple[str, ...]
+    version: str
+    protocol: str
+    chip: str
+    memory_gib: int
+    node: str | None
+    """The name of the node that has its id; None if it is not part of the fleet."""
+    paired: bool
+    models: tuple[str, ...] | None
+    """None unless it is a node of this fleet: agents tell their models to paired routers only."""
+
+
 class PolicyRow(Row):
     model: str
     node: str | None

@@ -12,13 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
 
-from node.app import NodeApp, load_token
+from node.app import NodeApp, build_app, load_token
 from node.commands import serve as command
 from node.commands.serve import (
     GRACE_S,
@@ -28,7 +29,6 @@ from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings
 from serving.errors import CannotStart
-from serving.http.listening import CannotListen
 
 WAIT_S = 30
 pytestmark = pytest.mark.timeout(90)
@@ -119,9 +119,23 @@ def test_a_bad_script_stops_the_start_with_one_line(tmp_path: Path) -> None:
     assert "wegde" in err
 
 
-def test_a_bind_beyond_loopback_needs_a_flag(tmp_path: Path) -> None:
-    with pytest.raises(CannotListen, match=r"192\.0\.2\.1 is not a loopback address"):
-        serve(Settings(home=tmp_path, host="192.0.2.1"))
+def test_an_agent_is_announced_beyond_loopback_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "own_name", lambda: "mac-studio.local")
+    settings = Settings(home=tmp_path, engine="scripted", host="0.0.0.0")
+    app = build_app(settings)
+    announcer = command.announcer_of(settings, 8801, app)
+    assert announcer is not None
+    service = announcer._service
+    assert (service.name, service.port, service.about.host) == (
+        "mac-studio",
+        8801,
+        "mac-studio.local",
+    )
+    assert service.about.node_id == app.agent.identity.node_id
+    for changed in ({"host": "127.0.0.1"}, {"announce": False}):
+        assert command.announcer_of(replace(settings, **changed), 8801, app) is None
 
 
 def test_a_second_agent_on_the_same_home_is_one_line_with_the_first_ones_process(

@@ -26,6 +26,7 @@ from router.core import Core
 from router.dispatch.dispatcher import Dispatcher
 from router.dispatch.traffic import Traffic
 from router.errors import NodeRefused, RouterError, WrongNodeToken
+from router.fleet.discovery import Discovery
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
@@ -186,6 +187,7 @@ class World:
             backups=Backups(self.registry.path),
             keys=self.ring,
             fleet=self.fleet,
+            discovery=Discovery(None),
             names=self.names,
             last_targets=StickyTargets(),
             budgets=self.budgets,

@@ -14,6 +14,7 @@ import pytest
 from router.api.admin.key_views import KeyRow
 from router.api.admin.views import (
     BreakerRow,
+    FoundAgentRow,
     ModelPlace,
     ModelRow,
     NodeModel,
@@ -329,3 +330,34 @@ def test_a_rotated_node_and_a_removed_one_that_is_lost_say_what_is_next(
     assert "`node-agent unpair` there forgets this router" in text
     assert json.loads(asked[0][2]) == {"node": "studio", "code": "K3QW-M2XP-9RTE-7HBC"}
     assert [path for _, path, _ in asked] == ["/admin/nodes/rotate", "/admin/nodes/studio"]
+
+
+def test_found_agents_show_what_is_known_of_them(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = FoundAgentRow(
+        name="[red]mini",
+        node_id="n1",
+        urls=("https://192.168.1.7:8801",),
+        version="1",
+        protocol="6",
+        chip="Apple M4",
+        memory_gib=64,
+        node=None,
+        paired=False,
+        models=None,
+    )
+    ours = new.model_copy(
+        update={"name": "studio", "node": "big", "paired": True, "models": ("tiny",)}
+    )
+    by_token = ours.model_copy(update={"name": "old", "paired": False, "memory_gib": 0})
+    nodes.discover(played(answering([new, ours, by_token])), as_json=False, wide=True)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "[red]mini new Apple M4 64 GiB https://192.168.1.7:8801 ?" in text
+    assert "studio big Apple M4 64 GiB https://192.168.1.7:8801 tiny" in text
+    assert "old big (not paired) Apple M4 https://192.168.1.7:8801 tiny" in text
+    assert "router add-node AGENT --code CODE" in text
+    nodes.discover(played(answering([ours])), as_json=True)
+    assert json.loads(capsys.readouterr().out)[0]["paired"] is True
+    nodes.discover(played(answering([])), as_json=False)
+    assert "Local Network" in capsys.readouterr().out

@@ -15,7 +15,7 @@ import pytest
 from node.protocol.messages import encode_status
 from router.upstream import host_name
 from router.upstream.credentials import NodeCredential
-from router.upstream.host_name import Address, HostName, Resolver
+from router.upstream.host_name import Address, HostName, Resolver, resolves
 from router.upstream.http_client import Upstream
 from router.upstream.node_client import NodeClient
 from tests.router.conftest import WAIT_S, Request, StartNode, node_status
@@ -268,3 +268,16 @@ async def test_a_name_that_is_doubted_is_looked_up_again(
     name.expire()
     await connect(name)
     assert network.lookups == ["here.local"] * 2
+
+
+async def test_an_address_and_a_name_of_this_machine_resolve_and_others_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await resolves("127.0.0.1")
+    assert await resolves("localhost")
+
+    def unknown(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(host_name, "look_up", unknown)
+    assert not await resolves("studio.local")

@@ -12,11 +12,14 @@ import pytest_asyncio
 
 from registry import nodes
 from registry.records import NodeRecord
+from router.api.admin import adding
 from router.api.admin.adding import default_name
+from router.fleet.discovery import FoundService
 from router.upstream.credentials import NodeCredential
 from tests.fakes import NO_TLS
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import RunningRouter
+from tests.router.fleet.test_discovery import txt
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -179,3 +182,75 @@ def test_default_names_are_unique() -> None:
     assert default_name("http://mini.local:1", taken) == "mini.local-3"
     assert default_name("http://[::1]:1", set()) == "1"
     assert len(default_name(f"http://{'x' * 90}:1", {"x" * 59})) <= 63
+
+
+# --- agents that announce themselves ---
+
+
+class Found:
+    """A network in which agents announce themselves; whether names resolve there."""
+
+    def __init__(self, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.services: list[FoundService] = []
+        self.resolves = False
+        self.looks = 0
+        discovery = admin.router.core.discovery
+        monkeypatch.setattr(discovery, "_browse", self.browse)
+        monkeypatch.setattr(adding, "resolves", self.answer)
+
+    async def answer(self, _host: str) -> bool:
+        return self.resolves
+
+    async def browse(self, _wait_s: float) -> list[FoundService]:
+        self.looks += 1
+        return self.services
+
+    def announce(self, agent: RunningAgent, name: str = "studio") -> None:
+        about = txt(agent.app.agent.identity.node_id, chip="M3", host="mac.local")
+        self.services.append(FoundService(name, agent.port, ("127.0.0.1",), about))
+
+
+@pytest.fixture
+def found(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> Found:
+    return Found(admin, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["studio", "mac.local", "Mac"])
+async def test_an_agent_is_added_by_the_name_that_it_announces(
+    admin: Admin, agent: RunningAgent, found: Found, name: str
+) -> None:
+    found.announce(agent)
+    response = await admin.post("/nodes", url=name, code=code_of(agent), name="mini")
+    assert response.status_code == 201, response.text
+    assert response.json()["url"] == agent.tls_url
+
+
+async def test_what_resolves_or_is_an_address_is_not_looked_for(
+    admin: Admin, agent: RunningAgent, found: Found
+) -> None:
+    code = code_of(agent)
+    for text in ("https://127.0.0.1:1", "127.0.0.1:1"):
+        assert (await admin.post("/nodes", url=text, code=code)).status_code == 502
+    found.resolves = True
+    assert (await admin.post("/nodes", url="localhost", code=code)).status_code in (409, 502)
+    assert found.looks == 0
+
+
+async def test_announced_agents_are_listed_with_what_the_fleet_knows(
+    admin: Admin, agent: RunningAgent, found: Found
+) -> None:
+    await paired(admin, agent)
+    found.announce(agent)
+    found.services.append(FoundService("new", 8801, ("192.168.1.9",), txt("n9", memory_gib=64)))
+    new, studio = (await admin.client.get("/admin/nodes/found")).json()
+    assert (new["node"], new["paired"], new["models"]) == (None, False, None)
+    assert new["memory_gib"] == 64
+    assert (studio["node"], studio["paired"], studio["models"]) == ("mini", True, ["scripted"])
+    assert studio["urls"] == [agent.tls_url]
+
+
+async def test_a_router_that_does_not_look_says_so(
+    admin: Admin, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin.router.core.discovery, "_browse", None)
+    assert error_of(await admin.client.get("/admin/nodes/found")) == (409, "discovery_off")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.protocol.lifecycle import ManifestFile, PullCommand, Share
+from node.protocol.lifecycle import ManifestFile, Peer, PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from registry.records import NodeRecord
 from router.api.admin.bodies import ModelOrder
@@ -40,6 +40,7 @@ class PlayedNode:
 
     status: NodeStatus
     refuses: str = ""
+    url: str = ""
     orders: list[tuple[str, Any]] = field(default_factory=list)
 
     @property
@@ -57,9 +58,9 @@ class PlayedNode:
     async def remove(self, model: str) -> None:
         self._take("remove", model)
 
-    async def share(self, model: str) -> Share:
+    async def as_peer(self, model: str) -> Peer:
         self._take("share", model)
-        return SHARE
+        return Peer(self.url, SHARE, "its certificate")
 
     def _take(self, verb: str, what: Any) -> None:
         if self.refuses:
@@ -102,7 +103,7 @@ class World:
         )
         self.fleet.add(record)
         self.fleet.on_status(name, status)
-        self.nodes[name] = PlayedNode(status)
+        self.nodes[name] = PlayedNode(status, url=url)
 
     def pulled(self, name: str) -> PullCommand:
         """The one pull that was ordered from the node."""
@@ -128,6 +129,7 @@ async def test_a_copy_in_the_network_is_preferred_to_the_hub(world: World) -> No
     command = world.pulled("b")
     assert command.peer is not None
     assert (command.peer.url, command.peer.share) == ("http://a:8801", SHARE)
+    assert command.peer.certificate == "its certificate"
     # So that the node can go on there if the peer fails.
     assert (command.repo_id, command.token) == ("org/m", "s")
     assert world.noted == [("model.pull", "org/m", "to b, from a")]
