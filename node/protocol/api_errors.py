@@ -67,7 +67,7 @@ class NotHereError(ApiError):
 
     status = 501
     code = "not_implemented"
-    kind = "invalid_request_error"
+    kind = "server_error"
     is_always_final = True
 
 

@@ -22,14 +22,14 @@ FAILED_LOAD_S = 600.0
 """Penalty if the model's last load failed or the model is stalled. It makes the node the last
 resort and does not exclude it."""
 FAILURE_PENALTY_S = 600.0
-MIGRATION_SHARE = 0.2
-MIGRATION_S, MIGRATION_PROMPT_SHARE = 2.0, 0.1
-"""A session moves away from the node where it is warm if another one is better by `MIGRATION_SHARE`
-of the cost there, and by `MIGRATION_PROMPT_SHARE` of the time to prefill its whole prompt, at most
-`MIGRATION_S`: a short prompt risks little."""
 TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
 """Costs that differ by no more than the larger of both are equal, unless the node has `TIE_TOKENS`
 less of the prompt cached: keeping a prefix on one node is worth it even where prefill is fast."""
+MIGRATION_SHARE, MIGRATION_PROMPT_SHARE = 0.2, 0.1
+LEAST_MIGRATION_S, MOST_MIGRATION_S = TIE_S, 2.0
+"""A session moves away from the node where it is warm if another one is better by `MIGRATION_SHARE`
+of the cost there, and by `MIGRATION_PROMPT_SHARE` of the time to prefill its whole prompt within
+these bounds: a short prompt risks little, but no tie moves a session."""
 PENDING_SHARE = 0.85
 """Share of a prefix counted as cached while its prefill is still to come, since its tokens are
 estimated."""
@@ -238,8 +238,8 @@ class CostModel:
 def _migration_s(home: HomeCost, prompt_s: float) -> float:
     """Least advantage for which a session moves to a node that prefills its prompt in
     `prompt_s`."""
-    least_s = min(MIGRATION_S, MIGRATION_PROMPT_SHARE * prompt_s)
-    return max(least_s, MIGRATION_SHARE * home.total_s)
+    own_s = min(MOST_MIGRATION_S, MIGRATION_PROMPT_SHARE * prompt_s)
+    return max(LEAST_MIGRATION_S, own_s, MIGRATION_SHARE * home.total_s)
 
 
 def _loss_s(

@@ -160,17 +160,20 @@ def test_a_session_stays_where_it_is_warm_unless_another_node_is_clearly_better(
     assert fleet.chosen(a_ticket("3", 2_000, of=7)) == other
 
 
-@pytest.mark.parametrize(("prompt_bytes", "least_s"), [(4_000, 1.0), (6_000, 1.5), (20_000, 2.0)])
+@pytest.mark.parametrize(
+    ("prompt_bytes", "least_s"), [(500, 0.7), (4_000, 1.0), (6_000, 1.5), (20_000, 2.0)]
+)
 def test_a_session_with_a_short_prompt_moves_for_a_smaller_advantage(
     prompt_bytes: int, least_s: float
 ) -> None:
     fleet = Fleet(node_view("a"), node_view("b"))
     home = fleet.serve(a_ticket("1", prompt_bytes, of=7)).node_id
-    fleet.prefixes.add(home, chain(7, prompt_bytes // 1_000), prompt_bytes)
+    fleet.prefixes.add(home, chain(7, max(1, prompt_bytes // 1_000)), prompt_bytes)
     other = "b" if home == "a" else "a"
     request = a_ticket("2", prompt_bytes, of=7)
     prompt_s = fleet.term(request, other, "prefill_s")
-    assert fleet.term(request, other, "migration_s") == pytest.approx(min(2.0, prompt_s / 10))
+    own_s = max(0.7, min(2.0, prompt_s / 10))
+    assert fleet.term(request, other, "migration_s") == pytest.approx(own_s)
     assert fleet.term(request, other, "migration_s") == pytest.approx(least_s, rel=0.3)
 
 
