@@ -69,6 +69,26 @@ class Settings:
             "--allow-plain-http/--no-allow-plain-http",
         ),
     ] = False
+    tls_cert: Annotated[
+        Path | None,
+        Setting(
+            PATH,
+            "Certificate for clients of other machines, in PEM, followed by its chain.",
+            "--tls-cert",
+            metavar="FILE",
+            example="router.pem",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Setting(
+            PATH,
+            "Its key, without a passphrase.",
+            "--tls-key",
+            metavar="FILE",
+            example="router.key",
+        ),
+    ] = None
     discovery: Annotated[
         bool,
         Setting(

@@ -129,8 +129,10 @@ def _is_reachable(address: str) -> bool:
     return not (found.is_loopback or found.is_unspecified or found.is_link_local)
 
 
-async def announce_by_zeroconf(service: Service) -> Announced:
-    """Announces it by multicast DNS."""
+async def announce_by_zeroconf(
+    service: Service, interfaces: Sequence[str] | None = None
+) -> Announced:
+    """Announces it by multicast DNS, on these addresses of the machine; None for all."""
     zeroconf = await asyncio.to_thread(_load_zeroconf)
     label = service.name.encode()[:_INSTANCE_CHARS].decode(errors="ignore").replace(".", "-")
     info = zeroconf.ServiceInfo(
@@ -142,7 +144,7 @@ async def announce_by_zeroconf(service: Service) -> Announced:
         server=f"mlxfleet-{service.about.node_id}.local.",
         addresses=[_packed(each) for each in service.addresses],
     )
-    opened = zeroconf.asyncio.AsyncZeroconf()
+    opened = zeroconf.asyncio.AsyncZeroconf(interfaces=interfaces or zeroconf.InterfaceChoice.All)
     try:
         await (await opened.async_register_service(info, allow_name_change=True))
     except BaseException:

@@ -33,6 +33,7 @@ from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings
 from serving.errors import CannotStart
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.http.door import Entry
 from serving.http.listening import (
     BACKLOG,
     is_unspecified,
@@ -57,6 +58,10 @@ FLUSH_S = 2.0
 LAST_RESORT_S = 5
 """Seconds until uvicorn cancels the connections that remain."""
 POLL_S = 0.02
+ADVICE = (
+    "A router is paired with a node agent by the code that `node-agent pair` shows on the agent's "
+    "machine."
+)
 
 
 def serve(settings: Settings, sources: Sources | None = None) -> None:
@@ -186,7 +191,9 @@ class AgentServer(QuietServer):
         live: LiveSettings[Settings],
         announcer: Announcer | None,
     ) -> None:
-        super().__init__(server_config(app), stop, (app.certificate.context, app.callers))
+        super().__init__(
+            server_config(app), stop, Entry(app.certificate.context, app.callers, ADVICE)
+        )
         self._live = live
         self._announcer = announcer
         self._hangup = contextlib.ExitStack()

@@ -6,6 +6,7 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from router.settings import Settings, settings_from
 from serving import awake
 from serving.http.callers import Callers, Limits
 from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.http.door import Entry
 from serving.http.listening import BACKLOG, listening, refuse_open_bind, url_of
 from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files, open_files
@@ -29,6 +31,7 @@ from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import LineFormatter, log_lines, put
+from serving.tls.given_certificate import given_context
 
 SHUTDOWN_S = 5.0
 """Seconds that requests may go on after the router is asked to end."""
@@ -59,8 +62,24 @@ def run(settings: Settings, sources: Sources | None = None) -> None:
 
 def check(settings: Settings) -> None:
     """Raises `CannotStart` if these settings do not go together, or not with this machine."""
-    refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
+    if tls_context(settings) is None:
+        refuse_open_bind(settings.host, allow_plain_http=settings.allow_plain_http)
     awake.need_command(settings.stay_awake)
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """The context of the given certificate; None if there is none. Raises `StartError` and
+    `CertificateUnusable`."""
+    certificate, key = settings.tls_cert, settings.tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise StartError("--tls-cert and --tls-key go together.")
+    if settings.allow_plain_http:
+        raise StartError(
+            "With --tls-cert other machines use https only; leave --allow-plain-http out."
+        )
+    return given_context(certificate.expanduser(), key.expanduser())
 
 
 def _reading(sources: Sources | None) -> Callable[[], Settings] | None:
@@ -93,7 +112,7 @@ async def serve(
             )
         stack.enter_context(reloaded_at_hangup(core.settings, stop.set))
         tune_garbage_collector()
-        await Server(core, stop).serve(listeners)
+        await Server(core, stop, tls_context(settings)).serve(listeners)
 
 
 def tune_garbage_collector() -> None:
@@ -107,8 +126,12 @@ def tune_garbage_collector() -> None:
 class Server(QuietServer):
     """A server without signal handlers; `run` handles signals until the registry is closed too."""
 
-    def __init__(self, core: Core, stop: Stop) -> None:
-        super().__init__(server_config(core), stop)
+    def __init__(self, core: Core, stop: Stop, context: ssl.SSLContext | None = None) -> None:
+        callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH))
+        core.metrics.add_callers(callers)
+        entry = None if context is None else Entry(context, callers)
+        super().__init__(server_config(core, callers), stop, entry)
+        self._has_tls = context is not None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -118,7 +141,7 @@ class Server(QuietServer):
         await super().startup(sockets)
         if sockets:
             host = sockets[0].getsockname()[0]
-            put(f"router listening on {url_of(host, sockets)}")
+            put(f"router listening on {url_of(host, sockets, tls=self._has_tls)}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Cancels requests that are still open after the grace period, which then send their
@@ -134,10 +157,8 @@ class Server(QuietServer):
             task.cancel()
 
 
-def server_config(core: Core) -> uvicorn.Config:
+def server_config(core: Core, callers: Callers) -> uvicorn.Config:
     app: Any = build_app(core)
-    callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH))
-    core.metrics.add_callers(callers)
     return uvicorn.Config(
         app,
         http=protocol_of(callers),

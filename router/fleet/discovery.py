@@ -102,16 +102,19 @@ def _agent_of(service: FoundService) -> FoundAgent | None:
     return FoundAgent(service.name, service.port, addresses, about)
 
 
-async def browse_network(wait_s: float) -> Sequence[FoundService]:
-    """Looks by multicast DNS."""
-    aio = await asyncio.to_thread(_load_zeroconf)
+async def browse_network(
+    wait_s: float, interfaces: Sequence[str] | None = None
+) -> Sequence[FoundService]:
+    """Looks by multicast DNS, on these addresses of the machine; None for all."""
+    library = await asyncio.to_thread(_load_zeroconf)
+    aio = library.asyncio
     names: set[str] = set()
 
     def on_change(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         if len(names) < MAX_FOUND:
             names.add(name)
 
-    async with aio.AsyncZeroconf() as opened:
+    async with aio.AsyncZeroconf(interfaces=interfaces or library.InterfaceChoice.All) as opened:
         browser = aio.AsyncServiceBrowser(opened.zeroconf, [SERVICE_TYPE], handlers=[on_change])
         await asyncio.sleep(wait_s)
         await browser.async_cancel()
@@ -127,7 +130,7 @@ def _load_zeroconf() -> Any:
     """Imports the library, which takes long."""
     import zeroconf.asyncio
 
-    return zeroconf.asyncio
+    return zeroconf
 
 
 def _service_of(info: Any) -> FoundService:

@@ -29,24 +29,8 @@ _PAUSE_S = 1.0
 """Seconds until the next try if the process has no file left for a connection."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _REFUSED_BYTES = 64 * 1024
-_WHY = (
-    "Plain HTTP is for programs of this machine only; others use https. A router is paired with a "
-    "node agent by the code that `node-agent pair` shows on the agent's machine."
-)
+_PLAIN_REFUSED = "Plain HTTP is for programs of this machine only; others use https."
 _CODE = "tls_required"
-_REFUSAL = json.dumps(
-    {
-        "message": _WHY,
-        "code": _CODE,
-        "error": {"message": _WHY, "type": "invalid_request_error", "code": _CODE},
-    }
-).encode()
-"""An error for routers and for clients of either API."""
-_REFUSED = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%b" % (len(_REFUSAL), _REFUSAL)
-)
-
 log = logging.getLogger("mlx_fleet.serving")
 
 
@@ -62,6 +46,30 @@ class DoorTimeouts:
 
 
 DEFAULT_DOOR_TIMEOUTS = DoorTimeouts()
+
+
+def _refusal(advice: str) -> bytes:
+    """A response for routers and for clients of either API."""
+    message = f"{_PLAIN_REFUSED} {advice}".rstrip()
+    error = {"message": message, "type": "invalid_request_error", "code": _CODE}
+    body = json.dumps({"message": message, "code": _CODE, "error": error}).encode()
+    return (
+        b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The way in which a server admits connections."""
+
+    context: ssl.SSLContext
+    callers: Callers
+    advice: str = ""
+    """Advice for a client that is refused since it speaks plain HTTP."""
+    timeouts: DoorTimeouts = DEFAULT_DOOR_TIMEOUTS
+    is_near: Callable[[str], bool] = is_loopback
+    """Tells if an address belongs to this machine."""
 
 
 class _Arrival:
@@ -111,7 +119,7 @@ class _Arrival:
         with contextlib.suppress(OSError):
             # What is left unread would turn the end of the connection into a reset.
             self.connected.recv(_REFUSED_BYTES)
-            self.connected.send(_REFUSED)
+            self.connected.send(self._door.refusal)
         self.connected.close()
         self._door.forget(self)
 
@@ -121,18 +129,15 @@ class Door:
 
     def __init__(
         self,
-        context: ssl.SSLContext,
+        entry: Entry,
         make: Callable[[], asyncio.Protocol],
-        callers: Callers,
-        timeouts: DoorTimeouts = DEFAULT_DOOR_TIMEOUTS,
-        is_near: Callable[[str], bool] = is_loopback,
     ) -> None:
-        """`is_near` tells if an address belongs to this machine."""
-        self.timeouts = timeouts
-        self.is_near = is_near
-        self._context = context
+        self.timeouts = entry.timeouts
+        self.is_near = entry.is_near
+        self.refusal = _refusal(entry.advice)
+        self._context = entry.context
+        self._callers = entry.callers
         self._make = make
-        self._callers = callers
         self._arrivals: set[_Arrival] = set()
         self._listeners: Sequence[socket.socket] = ()
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}

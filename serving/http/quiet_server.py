@@ -4,13 +4,11 @@ is to end, which costs a laptop's battery."""
 import asyncio
 import contextlib
 import socket
-import ssl
 from typing import Any, cast
 
 import uvicorn
 
-from serving.http.callers import Callers
-from serving.http.door import Door
+from serving.http.door import Door, Entry
 
 DATE_S = 1.0
 """Greatest age of the date in a response, in seconds."""
@@ -46,23 +44,20 @@ class Stop:
 
 
 class QuietServer(uvicorn.Server):
-    """uvicorn's server, ended by a `Stop`. With a TLS context it has a `Door`, which admits plain
-    HTTP from this machine only."""
+    """uvicorn's server, ended by a `Stop`. With an `Entry` it speaks TLS, and plain HTTP with this
+    machine only."""
 
-    def __init__(
-        self, config: uvicorn.Config, stop: Stop, door: tuple[ssl.SSLContext, Callers] | None = None
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, stop: Stop, entry: Entry | None = None) -> None:
         super().__init__(config)
         self._stop = stop
-        self._door = door
+        self._entry = entry
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._door is None:
+        if self._entry is None:
             await super().startup(sockets)
             return
         await super().startup([])
-        context, callers = self._door
-        door = Door(context, self._connection, callers)
+        door = Door(self._entry, self._connection)
         door.open(sockets or [])
         self.servers.append(cast(asyncio.base_events.Server, door))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,13 +55,19 @@ def own_certificate(file: Path) -> OwnCertificate:
     return OwnCertificate(der, context)
 
 
-def server_context(certificate: Path, key: Path, least: ssl.TLSVersion) -> ssl.SSLContext:
-    """A context for a server of HTTP/1.1. Raises `OSError`, of which `ssl.SSLError` is a kind."""
+def server_context(
+    certificate: Path,
+    key: Path,
+    least: ssl.TLSVersion,
+    password: Callable[[], str] | None = None,
+) -> ssl.SSLContext:
+    """A context for a server of HTTP/1.1. `password` is called for a key that is encrypted; without
+    it OpenSSL asks in the terminal. Raises `OSError`, of which `ssl.SSLError` is a kind."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = least
     context.num_tickets = 0  # connections are kept, and no client resumes a session
     context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate, key, password)
     return context
 
 

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.bench.figures import Figure, median, percentile
 from tests.bench.load import Client, Tally, payload
 from tests.bench.machine import Cores
 from tests.bench.shared import CACHE, SharedTools
+from tests.bench.tls_certificate import loopback_pem
 
 MODEL = "fake"
 PACED_MODEL = "paced"
@@ -69,6 +70,22 @@ class Backends:
 
     ports: tuple[int, ...]
     processes: tuple[psutil.Process, ...]
+    urls: tuple[str, ...]
+    """Where the router reaches them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way from the router to the backends."""
+
+    certificate: Path | None = None
+    """The certificate of the backends, which then speak TLS; None for plain HTTP."""
+
+    def label(self, what: str) -> str:
+        return what if self.certificate is None else f"{what}, TLS to nodes"
+
+
+PLAIN = Way()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +100,7 @@ class Bed:
     admin_key: str
     backends: Backends
     effort: Effort
+    way: Way
 
     def direct(self, body: bytes) -> bytes:
         return payload(self.backends.ports[0], body)
@@ -90,45 +108,56 @@ class Bed:
     def routed(self, body: bytes) -> bytes:
         return payload(self.port, body, self.key)
 
-    def add_backend(self, port: int) -> None:
-        node = {
-            "url": f"http://127.0.0.1:{port}",
-            "name": f"fake{port}",
-            "kind": "openai",
-            "max_rows": ROWS,
-        }
-        url = f"http://127.0.0.1:{self.port}/admin/nodes"
-        processes.fetch(url, self.admin_key, node)
+    def add(self, backends: Backends) -> None:
+        for each in backends.urls:
+            name = f"fake{each.rpartition(':')[2]}"
+            node = {"url": each, "name": name, "kind": "openai", "max_rows": ROWS}
+            url = f"http://127.0.0.1:{self.port}/admin/nodes"
+            processes.fetch(url, self.admin_key, node)
 
 
 def measure(tools: SharedTools, cores: Cores, *, quick: bool) -> Iterator[Figure]:
-    """All rows of the router, one after the other."""
-    with test_bed(tools, cores, Effort.of(quick=quick)) as bed:
-        uvloop.run(closed(bed.port, [bed.routed(small_body())], 8, seconds=1.0))
+    """All rows of the router, one after the other, without TLS and with it."""
+    effort = Effort.of(quick=quick)
+    with test_bed(tools, cores, effort) as bed:
         yield yardstick(bed)
-        yield uvloop.run(added_latency(bed))
-        yield uvloop.run(added_ttft(bed))
-        yield from uvloop.run(added_p99(bed))
-        what = "router: CPU per request, small body"
-        yield cpu_per_request(bed, what, [small_body()], BAR_REQUEST_US)
-        what = "router: CPU per request, 32 KB body"
-        yield cpu_per_request(bed, what, large_bodies(), BAR_LARGE_REQUEST_US)
-        yield cpu_per_chunk(bed, bed.backends, MODEL, "burst, unpaced", BAR_BURST_CHUNK_US)
-        with fake_backends(tools, cores, PACED_MODEL, interval_ms=10) as paced:
-            for port in paced.ports:
-                bed.add_backend(port)
-            pace = "a chunk each 10 ms"
-            yield cpu_per_chunk(bed, paced, PACED_MODEL, pace, BAR_PACED_CHUNK_US)
-        yield Figure("router: memory after that", processes.rss_bytes(bed.router) / 2**20, "MiB")
-        with fake_backends(tools, cores, SLOW_MODEL, interval_ms=2000) as slow:
-            for port in slow.ports:
-                bed.add_backend(port)
-            yield uvloop.run(memory_of_streams(bed))
+        yield from rows(bed)
     alone = [sys.executable, "-m", "tests.bench.relay_alone"]
-    with test_bed(tools, cores, Effort.of(quick=quick), alone) as bed:
+    with test_bed(tools, cores, effort, alone) as bed:
         uvloop.run(closed(bed.port, [bed.routed(small_body())], 8, seconds=1.0))
         what = "router: CPU per request, relay alone"
         yield cpu_per_request(bed, what, [small_body()], BAR_RELAY_ALONE_US)
+    with tempfile.TemporaryDirectory(prefix="bench-tls-") as folder:
+        file = Path(folder) / "backend.pem"
+        file.write_bytes(loopback_pem())
+        with test_bed(tools, cores, effort, way=Way(file)) as bed:
+            yield from rows(bed)
+
+
+def rows(bed: Bed) -> Iterator[Figure]:
+    """The rows of one way to the nodes."""
+    for figure in unlabeled_rows(bed):
+        yield replace(figure, what=bed.way.label(figure.what))
+
+
+def unlabeled_rows(bed: Bed) -> Iterator[Figure]:
+    uvloop.run(closed(bed.port, [bed.routed(small_body())], 8, seconds=1.0))
+    yield uvloop.run(added_latency(bed))
+    yield uvloop.run(added_ttft(bed))
+    yield from uvloop.run(added_p99(bed))
+    what = "router: CPU per request, small body"
+    yield cpu_per_request(bed, what, [small_body()], BAR_REQUEST_US)
+    what = "router: CPU per request, 32 KB body"
+    yield cpu_per_request(bed, what, large_bodies(), BAR_LARGE_REQUEST_US)
+    yield cpu_per_chunk(bed, bed.backends, MODEL, "burst, unpaced", BAR_BURST_CHUNK_US)
+    with fake_backends(bed.tools, bed.cores, PACED_MODEL, 10, bed.way) as paced:
+        bed.add(paced)
+        pace = "a chunk each 10 ms"
+        yield cpu_per_chunk(bed, paced, PACED_MODEL, pace, BAR_PACED_CHUNK_US)
+    yield Figure("router: memory after that", processes.rss_bytes(bed.router) / 2**20, "MiB")
+    with fake_backends(bed.tools, bed.cores, SLOW_MODEL, 2000, bed.way) as slow:
+        bed.add(slow)
+        yield uvloop.run(memory_of_streams(bed))
 
 
 # --- what runs ---
@@ -136,45 +165,58 @@ def measure(tools: SharedTools, cores: Cores, *, quick: bool) -> Iterator[Figure
 
 @contextmanager
 def test_bed(
-    tools: SharedTools, cores: Cores, effort: Effort, entry: Sequence[str] = ()
+    tools: SharedTools,
+    cores: Cores,
+    effort: Effort,
+    entry: Sequence[str] = (),
+    way: Way = PLAIN,
 ) -> Iterator[Bed]:
     """A router, started by `router serve` or by another `entry`, and two backends."""
     with ExitStack() as stack:
-        backends = stack.enter_context(fake_backends(tools, cores, MODEL, interval_ms=0))
+        backends = stack.enter_context(fake_backends(tools, cores, MODEL, 0, way))
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-router-")))
         port = processes.free_port()
         log = CACHE / "logs" / "router.log"
         argv = entry or (*processes.command("router"), "serve")
         environ = {"MLX_FLEET_HOME": str(home), "MLX_FLEET_ROUTER_PORT": str(port)}
+        if way.certificate is not None:
+            environ["SSL_CERT_FILE"] = str(way.certificate)
         router = stack.enter_context(processes.running(argv, cores, log, environ))
         url = f"http://127.0.0.1:{port}"
         processes.wait_until(processes.answers(url + "/health"), router, log)
         key, admin_key = (
             (home / "router" / name).read_text().strip() for name in ("first.key", "admin.key")
         )
-        bed = Bed(tools, cores, router, port, key, admin_key, backends, effort)
-        for backend in backends.ports:
-            bed.add_backend(backend)
+        bed = Bed(tools, cores, router, port, key, admin_key, backends, effort, way)
+        bed.add(backends)
         yield bed
 
 
 @contextmanager
 def fake_backends(
-    tools: SharedTools, cores: Cores, model: str, interval_ms: int
+    tools: SharedTools, cores: Cores, model: str, interval_ms: int, way: Way = PLAIN
 ) -> Iterator[Backends]:
     """Two fake backends that stream `max_tokens` chunks."""
     with ExitStack() as stack:
         ports = (processes.free_port(), processes.free_port())
-        running = []
+        running, urls = [], []
         for port in ports:
             log = CACHE / "logs" / f"fake-{model}-{port}.log"
-            argv = [sys.executable, str(tools.script("fake_backend.py"))]
+            argv, url = [sys.executable], f"http://127.0.0.1:{port}"
+            if way.certificate is not None:
+                tls_port = processes.free_port()
+                url = f"https://127.0.0.1:{tls_port}"
+                argv += ["-m", "tests.bench.tls_backend"]
+            argv.append(str(tools.script("fake_backend.py")))
+            if way.certificate is not None:
+                argv += [str(way.certificate), str(tls_port)]
+            urls.append(url)
             argv += ["--port", str(port), "--id", f"b{port}", "--model", model]
             argv += ["--interval-ms", str(interval_ms), "--honor-max-tokens"]
             backend = stack.enter_context(processes.running(argv, cores, log))
             processes.wait_until(processes.answers(f"http://127.0.0.1:{port}/health"), backend, log)
             running.append(backend)
-        yield Backends(ports, tuple(running))
+        yield Backends(ports, tuple(running), tuple(urls))
 
 
 # --- bodies ---

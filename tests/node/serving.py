@@ -17,6 +17,7 @@ from node.engine.scripted.script import Script
 from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.messages import PROTOCOL_VERSION, Event, NodeStatus, decode_event, decode_status
 from node.settings import Settings
+from serving.http.door import Entry
 from serving.http.quiet_server import QuietServer, Stop
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from tests.fakes import NO_TLS
@@ -31,8 +32,8 @@ class _Server(QuietServer):
 
     def __init__(self, app: NodeApp) -> None:
         self.stop = Stop()
-        door = (app.certificate.context, app.callers)
-        super().__init__(server_config(app), self.stop, door)
+        entry = Entry(app.certificate.context, app.callers)
+        super().__init__(server_config(app), self.stop, entry)
         self.listening = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -14,7 +14,10 @@ from serving.setting import Sections
 from serving.setting_sources import Gathered, Sources
 
 SECTIONS: Sections = (
-    ("Where it listens", ("home", "host", "port", "allow_plain_http", "discovery")),
+    (
+        "Where it listens",
+        ("home", "host", "port", "allow_plain_http", "tls_cert", "tls_key", "discovery"),
+    ),
     ("What it stores and logs", ("registry_url", "audit_entries", "log_requests")),
     ("The queue", ("queue_limit", "promote_after_s")),
     ("Patience", ("stream_keepalive_s", "stall_s", "load_timeout_s", "first_token_timeout_s")),

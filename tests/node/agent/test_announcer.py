@@ -103,6 +103,9 @@ async def test_zeroconf_is_given_the_service_and_closed(monkeypatch: pytest.Monk
     said: list[Any] = []
 
     class Opened:
+        def __init__(self, interfaces: object) -> None:
+            assert interfaces is zeroconf.InterfaceChoice.All
+
         async def async_register_service(self, info: Any, *, allow_name_change: bool) -> Any:
             said.append(info)
             return asyncio.sleep(0)

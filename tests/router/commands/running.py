@@ -19,9 +19,9 @@ TIMEOUT_S = 20.0
 
 
 @contextmanager
-def running_router(home: Path) -> Iterator[RouterAccess]:
-    """A router on an ephemeral port, with its registry and keys in `home`."""
-    settings = Settings(home=home, port=0)
+def running_router(of: Path | Settings) -> Iterator[RouterAccess]:
+    """A router on an ephemeral port with these settings, or its registry and keys in a folder."""
+    settings = Settings(home=of, port=0) if isinstance(of, Path) else of
     stop = Stop()
     ended: queue.Queue[BaseException | None] = queue.Queue()
     with listening(settings.host, settings.port) as listeners:
@@ -40,7 +40,7 @@ def running_router(home: Path) -> Iterator[RouterAccess]:
         try:
             # The socket listens already: the request waits in its backlog for the router.
             httpx.get(f"{url}/health", timeout=TIMEOUT_S).raise_for_status()
-            yield RouterAccess(url, home)
+            yield RouterAccess(url, settings.home)
         finally:
             stop.set()
             thread.join(TIMEOUT_S)

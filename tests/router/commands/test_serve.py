@@ -4,10 +4,14 @@ import json
 import logging
 import os
 import socket
+import ssl
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from registry.migrate import open_migrated
@@ -16,10 +20,13 @@ from router.commands import serve
 from router.commands.client import RouterAccess
 from router.errors import StartError
 from router.settings import Settings, read_settings
+from serving.errors import CannotStart
 from serving.http.listening import CannotListen, PortInUse, listening
 from serving.http.quiet_server import Stop
+from serving.tls.own_certificate import own_certificate
+from serving.tls.pinning import pinned_context
 from tests.registry.rows import usage_rows
-from tests.router.commands.running import TIMEOUT_S
+from tests.router.commands.running import TIMEOUT_S, running_router
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
 from tests.router.dispatch.test_relay import HELLO, STREAM, in_band_error
 from tests.router.dispatch.test_relay_failing import hello_and_hang, until
@@ -160,3 +167,35 @@ async def test_requests_that_outlive_the_grace_end_with_an_error_and_without_a_t
         reasons = [row.reason for row in await usage_rows(session)]
     await registry.close()
     assert reasons == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tls_cert": Path("a.pem")}, "go together"),
+        ({"tls_key": Path("a.pem")}, "go together"),
+        (
+            {"tls_cert": Path("a"), "tls_key": Path("a"), "allow_plain_http": True},
+            "leave --allow-plain-http out",
+        ),
+        ({"tls_cert": Path("/none.pem"), "tls_key": Path("/none.pem")}, "cannot be read"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((StartError, CannotStart), match=words):
+        serve.run(Settings(tmp_path, host="0.0.0.0", **changes))
+
+
+def test_a_router_with_a_certificate_speaks_tls_and_plain_http_with_its_machine(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "router.pem"
+    pin = pinned_context(ssl.DER_cert_to_PEM_cert(own_certificate(file).der))
+    settings = Settings(tmp_path / "home", port=0, tls_cert=file, tls_key=file)
+    serve.check(replace(settings, host="0.0.0.0"))
+    with running_router(settings) as place:
+        port = place.url.rpartition(":")[2]
+        for url in (f"https://127.0.0.1:{port}", f"http://127.0.0.1:{port}"):
+            assert httpx.get(f"{url}/health", verify=pin).json() == {"status": "ok"}

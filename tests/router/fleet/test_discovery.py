@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 import zeroconf.asyncio
 
+from node.agent.announcer import Service, announce_by_zeroconf
 from node.protocol.discovery import SERVICE_TYPE, Announcement
 from router.errors import DiscoveryFailed, DiscoveryOff
-from router.fleet.discovery import FRESH_S, MAX_FOUND, Discovery, FoundService, browse_network
+from router.fleet.discovery import (
+    FRESH_S,
+    LOOK_S,
+    MAX_FOUND,
+    Discovery,
+    FoundService,
+    browse_network,
+)
 from tests.fakes import FakeClock
 
 
@@ -93,6 +101,9 @@ class Opened:
 
     zeroconf = "zc"
 
+    def __init__(self, interfaces: object) -> None:
+        """Accepts whatever interfaces are given."""
+
     async def __aenter__(self) -> "Opened":
         return self
 
@@ -139,3 +150,20 @@ async def test_zeroconf_is_asked_for_each_agent_that_it_names(
     assert found == FoundService("studio", 8801, ("192.168.1.7",), txt())
     assert CLOSED == ["browser", "zeroconf"]
     assert SERVICE_TYPE == "_mlxfleet._tcp.local."
+
+
+async def test_an_agent_that_is_announced_is_found() -> None:
+    """Multicast on loopback alone: no other machine is concerned."""
+    loopback = ["127.0.0.1"]
+    about = Announcement("n1", "0.1.0", "6", "M3", 64)
+    announced = await announce_by_zeroconf(Service("studio", 8801, ("127.0.0.1",), about), loopback)
+    try:
+        found: Sequence[FoundService] = ()
+        async with asyncio.timeout(60):
+            while not found:
+                found = await browse_network(LOOK_S, loopback)
+    finally:
+        await announced.end()
+    (agent,) = found
+    assert (agent.name, agent.port, agent.addresses) == ("studio", 8801, ("127.0.0.1",))
+    assert Announcement.from_txt(agent.txt) == about

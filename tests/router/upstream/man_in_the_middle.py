@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.http.callers import Callers
-from serving.http.door import Door
+from serving.http.door import Door, Entry
 from serving.tls.own_certificate import OwnCertificate, own_certificate
 from serving.tls.pinning import untrusting_context
 from tests.serving.http.connections import spell
@@ -78,7 +78,7 @@ async def man_in_the_middle(folder: Path, agent_port: int) -> AsyncIterator[ManI
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         man.port = listener.getsockname()[1]
-        door = Door(man.certificate.context, make, Callers(spell))
+        door = Door(Entry(man.certificate.context, Callers(spell)), make)
         door.open([listener])
         try:
             yield man

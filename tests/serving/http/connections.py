@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from serving.http.callers import Callers, Limits
 from serving.http.client_connection import ClientConnection
-from serving.http.door import Door
+from serving.http.door import Door, Entry
 from serving.http.exchange import Message, Receive, Send
 from serving.http.refusals import Refusal
 from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
@@ -88,7 +88,7 @@ async def listening(
         server.close()
         return
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        door = Door(certificate.context, make, callers)
+        door = Door(Entry(certificate.context, callers), make)
         door.open([listener])
         pin = pinned_context(ssl.DER_cert_to_PEM_cert(certificate.der))
         yield listener.getsockname()[1], pin

@@ -18,7 +18,7 @@ from uvicorn.server import ServerState
 
 from serving.http.callers import Callers, Limits
 from serving.http.client_connection import ClientConnection
-from serving.http.door import Door, DoorTimeouts
+from serving.http.door import Door, DoorTimeouts, Entry
 from serving.own_machine import is_loopback
 from serving.tls.own_certificate import OwnCertificate, own_certificate
 from serving.tls.pinning import pinned_context
@@ -60,11 +60,8 @@ async def entrance(
     state, callers = ServerState(), Callers(spell, limits)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         door = Door(
-            certificate.context,
+            Entry(certificate.context, callers, "Ask.", timeouts or DoorTimeouts(), is_near),
             lambda: ClientConnection(config, state, {}, callers=callers),
-            callers,
-            timeouts or DoorTimeouts(),
-            is_near,
         )
         door.open([listener])
         found = Entrance(certificate, listener.getsockname()[1], state)
@@ -95,7 +92,7 @@ async def test_plain_http_of_another_machine_is_refused_with_what_to_do(tmp_path
         assert head.startswith(b"HTTP/1.1 400 Bad Request")
         error = json.loads(body)["error"]
         assert error["code"] == "tls_required"
-        assert "node-agent pair" in error["message"]
+        assert error["message"].endswith("others use https. Ask.")
         assert not server.state.connections
         other = await server.call(tls=True)
         other.send(GET)

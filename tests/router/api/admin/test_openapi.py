@@ -44,7 +44,7 @@ async def core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr(checkup, "check_nodes", check)
     monkeypatch.setattr(adding, "NodeClient", open_client)
     monkeypatch.setattr(adding, "certificate_for", pair)
-    async with open_core(Settings(home=tmp_path)) as core:
+    async with open_core(Settings(home=tmp_path, discovery=False)) as core:
 
         async def watch(_record: object) -> None:
             """No node is dialed."""
