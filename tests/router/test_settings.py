@@ -28,6 +28,9 @@ def test_each_setting_can_be_set_by_the_environment() -> None:
         "first_token_timeout_s": "300.5",
         "stay_awake": "never",
         "audit_entries": "500",
+        "discovery": "off",
+        "tls_cert": "/c.pem",
+        "tls_key": "/k.pem",
         "exit_on_stdin_eof": "1",
     }
     assert set(given) == {field.name for field in fields(Settings)}
@@ -47,6 +50,9 @@ def test_each_setting_can_be_set_by_the_environment() -> None:
         "first_token_timeout_s": 300.5,
         "stay_awake": StayAwake.NEVER,
         "audit_entries": 500,
+        "discovery": False,
+        "tls_cert": Path("/c.pem"),
+        "tls_key": Path("/k.pem"),
         "exit_on_stdin_eof": True,
     }
 
