@@ -20,6 +20,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from serving.http.callers import Callers
+from serving.http.door import ArrivedConnection
 from serving.http.exchange import AUTHENTICATED, EXTENSION, Exchange, Message
 from serving.http.refusals import (
     HeadTooLong,
@@ -42,10 +43,15 @@ _LINE_BYTES = 4
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 log = logging.getLogger("mlx_fleet.serving")
+TOO_MANY_S = 0.5
+"""Longest wait for the first bytes of a connection that is one too many."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(ArrivedConnection):
     """The protocol that uvicorn's server uses for each connection (see `protocol_of`)."""
+
+    _is_too_many = False
+    """True if the connection is to be refused."""
 
     def __init__(
         self,
@@ -134,6 +140,8 @@ class ClientConnection(asyncio.Protocol):
     # --- asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.before_made is not None:
+            self.before_made()
         self.transport = cast(asyncio.Transport, transport)
         self.write = self.transport.write
         self._state.connections.add(self)  # type: ignore[arg-type]
@@ -150,6 +158,14 @@ class ClientConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._progress.check_each_s, self._on_timer)
         address, here = self._fixed["client"], len(self._state.connections)
         if not self._callers.admit(self, address[0] if address else "", here, connected.fileno()):
+            self._is_too_many = True
+            self._loop.call_later(TOO_MANY_S, self._refuse_arrival)
+
+    def _refuse_arrival(self) -> None:
+        """Refuses the connection as one too many, once something of its request has been read:
+        unread, it would turn the end of the connection into a reset, and the response be lost."""
+        if not self.transport.is_closing():
+            self._is_too_many = False
             self._on_broken(TooManyConnections())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -177,6 +193,9 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._ignores_input:
+            return
+        if self._is_too_many:
+            self._refuse_arrival()
             return
         try:
             self._parser.feed_data(data)

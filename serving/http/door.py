@@ -72,6 +72,13 @@ class Entry:
     """Tells if an address belongs to this machine."""
 
 
+class ArrivedConnection(asyncio.Protocol):
+    """A client's connection behind a door."""
+
+    before_made: Callable[[], None] | None = None
+    """Called at the beginning of `connection_made`."""
+
+
 class _Arrival:
     """A connection of which it is not known yet what it speaks."""
 
@@ -79,12 +86,14 @@ class _Arrival:
         self.connected = connected
         self.address = address
         self.task: asyncio.Task[None] | None = None
+        self.is_aborted = False
         self._door = door
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(door.timeouts.first_byte_s, self.abort)
         loop.add_reader(connected, self._on_readable)
 
     def abort(self) -> None:
+        self.is_aborted = True
         if self.task is not None:
             # The handshake ends by this as if the client had left.
             with contextlib.suppress(OSError):
@@ -130,7 +139,7 @@ class Door:
     def __init__(
         self,
         entry: Entry,
-        make: Callable[[], asyncio.Protocol],
+        make: Callable[[], ArrivedConnection],
     ) -> None:
         self.timeouts = entry.timeouts
         self.is_near = entry.is_near
@@ -155,6 +164,8 @@ class Door:
         for listener in self._listeners:
             if listener.fileno() >= 0:
                 loop.remove_reader(listener)
+                # Else the kernel would go on accepting connections that nobody serves.
+                listener.close()
         self._listeners = ()
         for pause in self._pauses.values():
             pause.cancel()
@@ -172,17 +183,28 @@ class Door:
         """Makes it a client's connection."""
         loop = asyncio.get_running_loop()
         limits = self.timeouts
+        if arrival.is_aborted:  # before this task began
+            arrival.connected.close()
+            self.forget(arrival)
+            return
+
+        def make() -> ArrivedConnection:
+            connection = self._make()
+            # The connection is counted from now on, and may not be counted twice.
+            connection.before_made = lambda: self.forget(arrival)
+            return connection
+
         try:
             if is_tls:
                 await loop.connect_accepted_socket(
-                    self._make,
+                    make,
                     arrival.connected,
                     ssl=self._context,
                     ssl_handshake_timeout=limits.handshake_s,
                     ssl_shutdown_timeout=limits.last_bytes_s,
                 )
             else:
-                await loop.connect_accepted_socket(self._make, arrival.connected)
+                await loop.connect_accepted_socket(make, arrival.connected)
         except OSError:  # the handshake failed; the transport closes the connection
             pass
         finally:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import uvicorn
 
-from serving.http.door import Door, Entry
+from serving.http.door import ArrivedConnection, Door, Entry
 
 DATE_S = 1.0
 """Greatest age of the date in a response, in seconds."""
@@ -61,9 +61,9 @@ class QuietServer(uvicorn.Server):
         door.open(sockets or [])
         self.servers.append(cast(asyncio.base_events.Server, door))
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self) -> ArrivedConnection:
         make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
+        protocol: ArrivedConnection = make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
         return protocol

@@ -197,7 +197,7 @@ def test_an_open_stream_ends_with_one_error_and_its_usage_at_the_second_ctrl_c(
             process.send_signal(signal.SIGINT)
             until_refused(url)
             process.send_signal(signal.SIGINT)
-            rest = [line for line in lines if line]
+            rest = [line for line in lines if line.startswith("data:")]
             assert [json.loads(line[6:])["error"]["code"] for line in rest] == ["shutting_down"]
             refused = whole.result(WAIT_S)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

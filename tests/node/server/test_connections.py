@@ -197,7 +197,7 @@ async def test_callers_beyond_the_files_that_the_system_allows_are_rejected_and_
         for _ in range(192):
             connected.append(await connect(port, head.encode()))
             assert b" 200 " in await connected[-1].reader.readuntil(b"\r\n")
-        status, body = await (await connect(port)).answer()
+        status, body = await (await connect(port, head.encode())).answer()
         assert (status, json.loads(body)["error"]["code"]) == (503, "too_many_connections")
         for each in connected:
             each.writer.close()

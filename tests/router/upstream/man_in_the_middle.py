@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from serving.http.callers import Callers
-from serving.http.door import Door, Entry
+from serving.http.door import ArrivedConnection, Door, Entry
 from serving.tls.own_certificate import OwnCertificate, own_certificate
 from serving.tls.pinning import untrusting_context
 from tests.serving.http.connections import spell
@@ -62,6 +62,10 @@ class ManInTheMiddle:
             return
 
 
+class _Connection(asyncio.StreamReaderProtocol, ArrivedConnection):
+    """A connection that is read as a stream."""
+
+
 @asynccontextmanager
 async def man_in_the_middle(folder: Path, agent_port: int) -> AsyncIterator[ManInTheMiddle]:
     man = ManInTheMiddle(own_certificate(folder / "man.pem"), agent_port)
@@ -73,8 +77,8 @@ async def man_in_the_middle(folder: Path, agent_port: int) -> AsyncIterator[ManI
         tasks.add(task)
         await man.accept(reader, writer)
 
-    def make() -> asyncio.StreamReaderProtocol:
-        return asyncio.StreamReaderProtocol(asyncio.StreamReader(), accept)
+    def make() -> _Connection:
+        return _Connection(asyncio.StreamReader(), accept)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         man.port = listener.getsockname()[1]
