@@ -196,8 +196,10 @@ class Driver:
         return self.rows
 
     def steps_until(self, uid: str, token_count: int) -> None:
-        """Steps until the sequence has reported so many tokens."""
-        while self.rows[uid].token_count < token_count:
+        """Steps until the sequence has reported so many tokens. One that ends before fails."""
+        row = self.rows[uid]
+        while row.token_count < token_count:
+            assert row.finish is None, f"{uid} has ended after {row.token_count} tokens"
             self.step()
 
     def bare(self, tokens: tuple[int, ...], count: int) -> list[int]:

@@ -56,7 +56,7 @@ def test_each_request_is_sampled_by_its_own_settings_beside_others(engine: Drive
 def test_requests_of_unlike_temperatures_run_together(engine: Driver) -> None:
     engine.submit("first", PROMPT, sampling(temperature=0), max_tokens=200)
     engine.steps_until("first", 5)
-    engine.submit("second", PROMPT, sampling(temperature=1.5, top_k=9), max_tokens=5)
+    engine.submit("second", PROMPT, sampling(temperature=1.5, top_k=9, seed=3), max_tokens=5)
     engine.steps_until("second", 5)
     assert engine.rows["first"].token_count < 200
     assert engine.rows["first"].finish is None
@@ -65,7 +65,7 @@ def test_requests_of_unlike_temperatures_run_together(engine: Driver) -> None:
 def test_the_first_token_too_is_picked_by_the_requests_settings(engine: Driver) -> None:
     wanted = 77
     # Beside a sequence that runs already, whose settings are others.
-    engine.submit("running", PROMPT, sampling(temperature=1.0), max_tokens=100)
+    engine.submit("running", PROMPT, sampling(temperature=1.0, seed=3), max_tokens=100)
     engine.steps_until("running", 3)
     engine.submit("new", PROMPT, sampling(temperature=0, logit_bias={wanted: 100}), max_tokens=3)
     while engine.rows["new"].finish is None:
