@@ -31,6 +31,7 @@ from node.setting_kinds import (
     size_or_share_from,
 )
 from serving import own_machine
+from serving.logs.options import LogFile, LogFormat, LogLevel, LogOptions
 from serving.setting import BadSetting, Environment, Setting, option_of, settings_of
 from serving.setting_kinds import (
     DURATION,
@@ -316,6 +317,13 @@ class Settings:
         Setting(WARM_FILES, "A file of prompts to prefill at each load of the model."),
     ] = ()
     """Pairs of a model and a file; in the environment, separated as in `PATH`."""
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    log_file: LogFile = None
+
+    @property
+    def logs(self) -> LogOptions:
+        return LogOptions(self.log_level, self.log_format, self.log_file)
 
     @property
     def models_folder(self) -> Path:

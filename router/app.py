@@ -60,6 +60,7 @@ from serving.awake import Awake
 from serving.errors import CannotStart
 from serving.http.exchange import Receive, Send, as_get
 from serving.live_settings import LiveSettings
+from serving.logs.logs import set_level
 from serving.sleep_watch import watch_sleep
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -172,6 +173,7 @@ def _follow(settings: Settings, core: Core, scheduler: Scheduler) -> None:
     scheduler.set_limits(admission_limits(settings))
     core.stalls.set_limits(stall_limits(settings))
     core.ledger.log_requests = settings.log_requests
+    set_level(settings.logs)
     core.awake.set_mode(settings.stay_awake)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from router.errors import StartError
 from serving import own_machine
+from serving.logs.options import LogFile, LogFormat, LogLevel, LogOptions
 from serving.setting import BadSetting, Environment, Kind, Setting
 from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT, whole_number
 from serving.setting_sources import Gathered, Sources
@@ -104,6 +105,9 @@ class Settings:
             FLAG, "Log each request in one line.", "--log-requests/--no-log-requests", is_live=True
         ),
     ] = False
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
+    log_file: LogFile = None
     stream_keepalive_s: Annotated[
         float,
         Setting(
@@ -185,6 +189,10 @@ class Settings:
         ),
     ] = False
     """A router with it never outlives its parent process."""
+
+    @property
+    def logs(self) -> LogOptions:
+        return LogOptions(self.log_level, self.log_format, self.log_file)
 
     @property
     def registry(self) -> str:

@@ -10,7 +10,8 @@ SECTIONS: Sections = (
     (
         "Serving",
         ("home", "host", "port", "announce", "models", "served_model_names")
-        + ("responses_bytes", "stay_awake", "exit_on_stdin_eof", "engine", "script"),
+        + ("responses_bytes", "stay_awake", "exit_on_stdin_eof", "engine", "script")
+        + ("log_level", "log_format", "log_file"),
     ),
     (
         "Memory and speed",

@@ -3,7 +3,6 @@ time."""
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import threading
@@ -42,13 +41,14 @@ from serving.http.listening import (
 )
 from serving.http.quiet_server import QuietServer, Stop
 from serving.live_settings import LiveSettings
+from serving.logs.logs import logging_to, set_level
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
 from serving.process_lock import LockTaken, ProcessLock
 from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
-from serving.terminal.output import log_lines, put
+from serving.terminal.output import put
 from serving.units import GIB
 
 GRACE_S = 10.0
@@ -70,10 +70,13 @@ def serve(settings: Settings, sources: Sources | None = None) -> None:
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     if settings.engine == "text":
         need_extra()
-    log_lines(logging.INFO)
     allow_many_files()
     place = (settings.host, settings.port)
-    with claimed_home(settings.home), listening(*place) as listeners:
+    with (
+        logging_to(settings.logs),
+        claimed_home(settings.home),
+        listening(*place) as listeners,
+    ):
         port = listeners[0].getsockname()[1]
         # Before anything else can fail, since the next start does not announce it again.
         token, is_new = load_token(settings)
@@ -87,6 +90,7 @@ def serve(settings: Settings, sources: Sources | None = None) -> None:
         stop = Stop()
         live = LiveSettings(settings, reading(sources), (NodeError, CannotStart))
         live.on_change(app.agent.live_parts.follow)
+        live.on_change(lambda changed: set_level(changed.logs))
         announcer = announcer_of(settings, port, app)
         server = AgentServer(app, _own_url(settings, listeners), stop, live, announcer)
         if stdin is not None:

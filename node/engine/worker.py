@@ -50,7 +50,7 @@ from node.ipc.messages import (
 )
 from node.ipc.outbox import Outbox
 from node.protocol.messages import FinishReason
-from serving.terminal.output import log_lines
+from serving.logs.logs import log_like_parent
 
 logger = logging.getLogger("node.engine.worker")
 
@@ -343,7 +343,7 @@ def main(arguments: list[str]) -> int:
     """Runs the engine process and returns its exit status."""
     # Ctrl-C signals the whole process group; the agent decides how to react to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log_lines()
+    log_like_parent()
     with socket.socket(fileno=int(arguments[0])) as link:
         return Worker(link, arguments[1]).run()
 

@@ -19,7 +19,7 @@ from node.errors import NodeError
 from node.models.pull import Progress, pull
 from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand
-from serving.terminal.output import log_lines
+from serving.logs.logs import log_like_parent
 
 Write = Callable[[bytes], object]
 
@@ -49,7 +49,7 @@ def main() -> None:
     # Output that libraries print must not come between the lines.
     lines = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    log_lines()
+    log_like_parent()
     line = sys.stdin.buffer.readline()
     if not line:
         return

@@ -37,8 +37,8 @@ from node.prompt.wire import (
     pack,
     response_frame,
 )
+from serving.logs.logs import log_like_parent
 from serving.terminal.error_text import error_text
-from serving.terminal.output import log_lines
 
 logger = logging.getLogger("node.prompt.worker")
 
@@ -125,7 +125,7 @@ def main(arguments: list[str]) -> None:
     """Runs the render process."""
     # Ctrl-C goes to the whole process group; the agent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log_lines()
+    log_like_parent()
     with socket.socket(fileno=int(arguments[0])) as link:
         RenderWorker(link).run()
 

@@ -21,6 +21,7 @@ from router.errors import ContextTooLong, RequestCancelled, RouterError, Shuttin
 from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
+from serving.logs.request_id import set_request_id
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -42,6 +43,7 @@ class Inference:
         with ExitStack() as releases:
             try:
                 request = await self._read(caller, scope, receive, releases)
+                set_request_id(request.request_id)
                 if caller.quotas:
                     releases.callback(self._core.limiter.close, request.request_id)
                 ticket = await self._tickets.next(request)

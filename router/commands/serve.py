@@ -3,11 +3,9 @@
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,11 +24,12 @@ from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.http.door import Entry
 from serving.http.listening import BACKLOG, listening, refuse_open_bind, url_of
 from serving.http.quiet_server import QuietServer, Stop
+from serving.logs.logs import logging_to, requests_to_stdout
 from serving.open_files import allow_many_files, open_files
 from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
 from serving.stdin_end import open_stdin, watch_end
-from serving.terminal.output import LineFormatter, log_lines, put
+from serving.terminal.output import put
 from serving.tls.given_certificate import given_context
 
 SHUTDOWN_S = 5.0
@@ -50,10 +49,9 @@ def run(settings: Settings, sources: Sources | None = None) -> None:
     check(settings)
     stdin = open_stdin() if settings.exit_on_stdin_eof else None
     stop = Stop()
-    log_to_streams()
     allow_many_files()
     place = (settings.host, settings.port, _IN_USE_HINT)
-    with listening(*place) as listeners, stopped_by_signals(stop):
+    with logged(settings), listening(*place) as listeners, stopped_by_signals(stop):
         if stdin is not None:
             watch_end(stdin, stop.set, _ORPHAN_S)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -190,14 +188,11 @@ def stopped_by_signals(stop: Stop) -> Iterator[None]:
             signal.signal(which, handler)
 
 
-def log_to_streams() -> None:
-    """Logs request lines to standard output, everything else to standard error."""
-    # A closed output must not turn each line into a traceback.
-    logging.raiseExceptions = False
-    log_lines(form="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("mlx_fleet").setLevel(logging.INFO)
-    lines = logging.StreamHandler(sys.stdout)
-    lines.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    requests = logging.getLogger("mlx_fleet.requests")
-    requests.propagate = False
-    requests.handlers = [lines]
+@contextlib.contextmanager
+def logged(settings: Settings) -> Iterator[None]:
+    """Sets up the logs: without a file, request lines go to standard output and everything else to
+    standard error. Raises `CannotStart`."""
+    with logging_to(settings.logs):
+        if settings.log_file is None:
+            requests_to_stdout(settings.log_format)
+        yield

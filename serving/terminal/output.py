@@ -1,7 +1,6 @@
 """Makes text safe for a terminal or a log, whatever its source: it moves no cursor, sets no
 colors, hides nothing and starts no line of its own."""
 
-import logging
 import re
 import sys
 
@@ -44,25 +43,6 @@ def put(text: str = "", *, err: bool = False, end: str = "\n") -> None:
 
 def put_json(text: str) -> None:
     print(shown_json(text), flush=True)
-
-
-def log_lines(
-    level: int = logging.WARNING, form: str = "%(levelname)s %(name)s: %(message)s"
-) -> None:
-    """Logs records of this process from that level on to standard error."""
-    lines = logging.StreamHandler()
-    lines.setFormatter(LineFormatter(form))
-    logging.basicConfig(level=level, handlers=[lines])
-
-
-class LineFormatter(logging.Formatter):
-    """Formats a record as one line; only a traceback has more."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return shown(super().formatMessage(record))
-
-    def formatException(self, ei: object) -> str:
-        return shown_lines(super().formatException(ei))  # type: ignore[arg-type]
 
 
 def _spelled(found: re.Match[str]) -> str:

@@ -16,6 +16,7 @@ from router.errors import StartError
 from router.fleet.stall_watchdog import StallLimits
 from router.settings import Settings
 from serving.awake import Awake
+from serving.logs.logs import LOGGERS
 from serving.stay_awake import StayAwake
 from tests.router.api.conftest import World, connected, message
 from tests.router.conftest import WAIT_S, AddNode, Request, RunningRouter
@@ -77,6 +78,17 @@ async def test_requests_are_logged_from_the_change_on(
     await (await router.post(STREAM)).body()
     router.core.ledger.close_all()
     assert len(caplog.messages) == 1
+
+
+async def test_the_level_of_the_log_changes(router: RunningRouter) -> None:
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    before = [each.level for each in loggers]
+    try:
+        change(router, log_level="error")
+        assert {each.level for each in loggers} == {logging.ERROR}
+    finally:
+        for each, level in zip(loggers, before, strict=True):
+            each.setLevel(level)
 
 
 async def test_limits_reach_those_who_hold_them(

@@ -53,6 +53,7 @@ def test_the_settings_that_a_running_router_can_change_are_these() -> None:
     live = [field.name for field in fields(Settings) if declared[field.name].is_live]
     assert live == [
         "log_requests",
+        "log_level",
         "stream_keepalive_s",
         "queue_limit",
         "promote_after_s",

@@ -18,7 +18,10 @@ SECTIONS: Sections = (
         "Where it listens",
         ("home", "host", "port", "allow_plain_http", "tls_cert", "tls_key", "discovery"),
     ),
-    ("What it stores and logs", ("registry_url", "audit_entries", "log_requests")),
+    (
+        "What it stores and logs",
+        ("registry_url", "audit_entries", "log_requests", "log_level", "log_format", "log_file"),
+    ),
     ("The queue", ("queue_limit", "promote_after_s")),
     ("Patience", ("stream_keepalive_s", "stall_s", "load_timeout_s", "first_token_timeout_s")),
     ("The machine", ("stay_awake", "exit_on_stdin_eof")),

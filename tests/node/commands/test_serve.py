@@ -246,7 +246,7 @@ def started_engine(url: str, process: subprocess.Popen[str], home: Path) -> list
 
 
 def beyond_info(err: str) -> list[str]:
-    return [line for line in err.splitlines() if not line.startswith("INFO ")]
+    return [line for line in err.splitlines() if " INFO " not in line]
 
 
 def until_refused(url: str) -> None:

@@ -1,5 +1,6 @@
 """The command line, most of it against a real router."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -175,7 +176,7 @@ def test_a_router_that_cannot_start_is_one_line_and_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], word: str
 ) -> None:
     # The log of this process belongs to the tests.
-    monkeypatch.setattr(serve, "log_to_streams", lambda: None)
+    monkeypatch.setattr(serve, "logged", lambda settings: contextlib.nullcontext())
     cli = Cli(RouterAccess("", tmp_path))
     del cli.environ["MLX_FLEET_ROUTER_URL"]
     assert word in cli.fails("serve", "--port", "0", *arguments, code=2)

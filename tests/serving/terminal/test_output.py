@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import json
-import logging
 import unicodedata
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from rich.text import Text
 import serving
 from serving.terminal.output import (
     MOST_CHARS,
-    LineFormatter,
     put,
     put_json,
     shown,
@@ -88,23 +86,6 @@ def test_a_table_draws_its_own_colours_only() -> None:
     for escape in ("\x1b[2J", "\x1b[31mb", "\x9b", "\0", "\u202e", "\r"):
         assert escape not in drawn
     assert r"\x1b[2J" in drawn
-
-
-def test_a_record_of_a_log_is_one_line() -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(LineFormatter("%(levelname)s %(message)s"))
-    logger = logging.Logger("test")
-    logger.addHandler(handler)
-    logger.warning("node %s is lost", "x\r\n12:00 WARNING forged \x1b[31m")
-    try:
-        raise ValueError("from afar \x1b[2J")
-    except ValueError:
-        logger.exception("failed")
-    first, second, *trace = stream.getvalue().splitlines()
-    assert first == r"WARNING node x\r\n12:00 WARNING forged \x1b[31m is lost"
-    assert second == "ERROR failed" and trace[0].startswith("Traceback")
-    assert steers(stream.getvalue(), "\n") == []
 
 
 def test_nothing_else_prints() -> None:
