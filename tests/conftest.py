@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, settings
 
 from node.hardware import MemoryReading
 from node.ipc import child_process
+from serving.logs.logs import CHILD_LOG, LOGGERS
 from serving.open_files import allow_many_files
 
-OWN_LOGGERS = ("mlx_fleet", "uvicorn")
+OWN_LOGGERS = (*LOGGERS, "uvicorn")
 
 # A shell on macOS allows 256 files, and a test may hold a thousand connections by both their ends.
 allow_many_files()
@@ -39,10 +40,11 @@ def _enough_memory() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _same_loggers() -> Iterator[None]:
-    """No test changes what the next one logs: a server that starts in this process sets levels and
-    handlers for good."""
+    """No test changes what the next one logs, or what its child processes log: a server that starts
+    in this process sets levels and handlers for good."""
     before = {each: (each.level, each.propagate, each.handlers[:]) for each in _loggers()}
     yield
+    os.environ.pop(CHILD_LOG, None)
     for each in _loggers():
         level, each.propagate, each.handlers = before.get(each, (logging.NOTSET, True, []))
         each.setLevel(level)

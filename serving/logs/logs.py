@@ -22,7 +22,7 @@ REQUESTS = "mlx_fleet.requests"
 """The lines of `--log-requests`."""
 ROTATE_BYTES = 10 * 1024 * 1024
 KEPT_FILES = 5
-_CHILDREN = "FLEET_CHILD_LOG"
+CHILD_LOG = "FLEET_CHILD_LOG"
 """The environment variable by which child processes log like their parent; they write to its
 standard error."""
 
@@ -52,14 +52,14 @@ def logging_to(options: LogOptions) -> Iterator[None]:
 
 def set_level(options: LogOptions) -> None:
     """Applies another level to this process; child processes take it at their start."""
-    os.environ[_CHILDREN] = f"{options.level},{options.form}"
+    os.environ[CHILD_LOG] = f"{options.level},{options.form}"
     for name in LOGGERS:
         logging.getLogger(name).setLevel(options.level_number)
 
 
 def log_like_parent() -> None:
     """Sets up the logs of a child process: at warnings in text if no parent has said otherwise."""
-    level, _, form = os.environ.get(_CHILDREN, "warning,text").partition(",")
+    level, _, form = os.environ.get(CHILD_LOG, "warning,text").partition(",")
     options = LogOptions(level, "json" if form == "json" else "text")
     for name in LOGGERS:
         logging.getLogger(name).setLevel(options.level_number)
