@@ -32,6 +32,7 @@ from node.server.access import Access
 from node.server.call import refusal_body, send_error
 from node.server.control import add_error_handlers, control_router, health_router
 from node.server.control_models import files_router, models_router
+from node.server.metrics import metrics_router
 from node.server.pairing_codes import PairingDesk
 from node.server.pairing_routes import pairing_router, pairings_router
 from node.server.pairings import Pairings
@@ -137,12 +138,16 @@ def build_app(
             await responses.close()
 
     rest = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    rest.include_router(health_router(agent))
-    rest.include_router(control_router(agent, access))
-    rest.include_router(models_router(agent, access))
-    rest.include_router(files_router(agent))
-    rest.include_router(pairing_router(desk, access))
-    rest.include_router(pairings_router(desk, access, settings.host))
+    for router in (
+        health_router(agent),
+        metrics_router(agent.metrics, access),
+        control_router(agent, access),
+        models_router(agent, access),
+        files_router(agent),
+        pairing_router(desk, access),
+        pairings_router(desk, access, settings.host),
+    ):
+        rest.include_router(router)
     add_error_handlers(rest)
     options = ApiOptions(access, stream_keepalive_s, settings.reasoning_field)
     callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), timeouts)

@@ -8,7 +8,8 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ import node.settings
 import router.errors
 import router.settings
 import serving.http.refusals
+from node.agent.metrics import NodeMetrics
 from node.engine.scripted.script import Script
 from router.api.bodies import PROMPT_FIELDS
 from router.api.v1 import RELAYED_PATHS
@@ -169,6 +171,16 @@ def test_every_metric_is_documented() -> None:
     told = Metrics(str).text().decode()
     names = re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE)
     assert len(names) > 5
+    text = page("reference/metrics.md")
+    assert [name for name in names if f"| `{name}` |" not in text] == []
+
+
+def test_every_metric_of_an_agent_is_documented() -> None:
+    budget = SimpleNamespace(total_bytes=1, leased_bytes=0, stored_bytes=0)
+    idle = SimpleNamespace(budget=budget, pressure=0, status=list, engines=dict)
+    told = NodeMetrics(cast(Any, idle)).text().decode()
+    names = re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE)
+    assert len(names) > 20
     text = page("reference/metrics.md")
     assert [name for name in names if f"| `{name}` |" not in text] == []
 

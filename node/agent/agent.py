@@ -11,6 +11,7 @@ from typing import Any
 from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.live_parts import LiveParts
+from node.agent.metrics import NodeMetrics
 from node.agent.prefixes import PrefixFeed
 from node.agent.pressure_watch import watch_pressure
 from node.agent.requests import CallSettings, Requests
@@ -77,7 +78,7 @@ class Agent:
         self.identity = identity
         self.instance_id = secrets.token_hex(8)
         self._kind = kind
-        self._hub = EventHub()
+        self._hub = EventHub(lambda finished: self.metrics.finished(finished))
         self._prefixes = PrefixFeed(self._hub, identity.version)
         self._renderers = Renderers(
             models=self._count_models,
@@ -94,6 +95,7 @@ class Agent:
             self.residency,
             Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare, self.awake),
         )
+        self.metrics = NodeMetrics(self._supervisor)
         self._watchdog = Watchdog(
             self._supervisor,
             self.residency,

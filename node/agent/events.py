@@ -18,7 +18,9 @@ SUBSCRIBER_BYTES = 64 << 20
 class EventHub:
     """Keeps the last finished requests, and publishes all events to the subscribers."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_finished: Callable[[Finished], None] = lambda finished: None) -> None:
+        """`on_finished` is called with each record."""
+        self._on_finished = on_finished
         self._finished: deque[Finished] = deque(maxlen=MOST_FINISHED)
         self._seq = 0
         self._subscribers: set[_Subscriber] = set()
@@ -38,6 +40,7 @@ class EventHub:
         self._seq += 1
         numbered = msgspec.structs.replace(finished, seq=self._seq)
         self._finished.append(numbered)
+        self._on_finished(numbered)
         self.publish(numbered)
 
     def publish(self, event: Event) -> None:

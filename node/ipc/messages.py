@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from node.ipc.disk_figures import DiskFigures
 from node.ipc.generate import GenerateRequest
 from node.ipc.learned_rates import DecodeRate, PrefillRate
 from node.ipc.long_step import LongStep
@@ -303,6 +304,7 @@ class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
     stored_cap_bytes: int | None = None
     """Limit of stored KV due to memory pressure, present or recent; None if only the lease limits
     it."""
+    disk: DiskFigures = DiskFigures()
     confirmed: tuple[int, ...] = ()
     """Numbers of the `SetLease` and `ClearCache` commands that this confirms; set by the worker."""
 

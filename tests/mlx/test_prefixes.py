@@ -141,9 +141,9 @@ def test_what_any_kind_of_cache_has_on_disk_is_reported_again_and_reused(
 def _flushed(engine: Driver) -> tuple[CacheEvent, ...]:
     """Has all that is stored on disk only; the events."""
     reuse = engine.engine._reuse
-    assert reuse._tier is not None
+    assert reuse.tier is not None
     reuse.cache.flush()
-    reuse._tier.flush(30)
+    reuse.tier.flush(30)
     reuse.poll()
     evict(reuse.cache, 1 << 40)
     return reuse.events()

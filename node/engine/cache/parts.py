@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from node.ipc.disk_figures import DiskFigures
+
 Tokens = NDArray[np.int32]
 """Token ids, one-dimensional and contiguous."""
 
@@ -127,6 +129,10 @@ class DiskTier(Protocol):
     @property
     def read_bytes_per_s(self) -> float:
         """Measured read speed, with a prior."""
+
+    @property
+    def figures(self) -> DiskFigures:
+        """Reads and writes since the start of its engine."""
 
     def entries(self) -> Sequence[DiskEntry]:
         """Returns the files of an earlier process, parents first; called once."""

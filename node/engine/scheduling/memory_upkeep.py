@@ -7,6 +7,7 @@ from node.engine.decoding.rates import Rates
 from node.engine.model.device import IDLE_KEEP_BYTES, Device
 from node.engine.scheduling.memory_plan import MemoryPlan
 from node.engine.scheduling.prefix_reuse import PrefixReuse
+from node.ipc.disk_figures import DiskFigures
 from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
 
 RELEASE_AFTER_S = 0.5
@@ -95,7 +96,7 @@ class MemoryUpkeep:
         self._worked_s, self._has_released = time.monotonic(), False
 
     def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
-        cache = self._reuse.cache
+        cache, tier = self._reuse.cache, self._reuse.tier
         return EngineStats(
             weight_bytes=self._plan.weight_bytes,
             live_kv_bytes=rows.live_kv_bytes,
@@ -115,4 +116,5 @@ class MemoryUpkeep:
             lease=self._plan.lease,
             pinned_kv_bytes=cache.pinned_nbytes,
             stored_cap_bytes=self._reuse.cap_bytes,
+            disk=tier.figures if tier is not None else DiskFigures(),
         )

@@ -40,7 +40,7 @@ class PrefixReuse:
     ) -> None:
         self._layout = layout
         self._rates = rates
-        self._tier = tier
+        self.tier = tier
         self._stored_bytes = self._leased_bytes = spec.lease.stored_kv_bytes
         self._slack_bytes = 0
         self._snapshot_bytes = spec.snapshot_bytes
@@ -84,10 +84,10 @@ class PrefixReuse:
     def fetchable(self, row: Row) -> Hit | None:
         """Returns the row's KV on disk if reading it is quicker than prefilling again; otherwise
         None."""
-        if self._tier is None or not self._is_storing or row in self._promotions:
+        if self.tier is None or not self._is_storing or row in self._promotions:
             return None
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
-        read_s = hit.disk_bytes / self._tier.read_bytes_per_s
+        read_s = hit.disk_bytes / self.tier.read_bytes_per_s
         recompute_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
         return hit if hit.disk_tokens > hit.tokens and read_s < recompute_s else None
 
@@ -262,19 +262,19 @@ class PrefixReuse:
         self._promotions.clear()
         self.cache.clear()
         self.pinned_bytes = 0
-        if self._tier is not None:
-            self._tier.flush(CLEAR_S)
+        if self.tier is not None:
+            self.tier.flush(CLEAR_S)
 
     def close(self, timeout_s: float) -> None:
         """Writes entries that are worth it to disk for up to `timeout_s` seconds, then closes the
         tier."""
-        if self._tier is None:
+        if self.tier is None:
             return
         until_s = time.monotonic() + timeout_s
         while self.cache.flush() and time.monotonic() < until_s:
-            self._tier.flush(max(0.0, until_s - time.monotonic()))
+            self.tier.flush(max(0.0, until_s - time.monotonic()))
             self.cache.poll()
-        self._tier.close()
+        self.tier.close()
 
 
 def shared_prefix_tokens(row: Row, other: Row) -> int:

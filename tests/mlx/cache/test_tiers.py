@@ -42,9 +42,9 @@ def spill(engine: Driver) -> None:
 
     def run() -> None:
         reuse = engine.engine._reuse
-        assert reuse._tier is not None
+        assert reuse.tier is not None
         reuse.cache.flush()
-        reuse._tier.flush(30)
+        reuse.tier.flush(30)
         reuse.cache.poll()
         evict(reuse.cache, 1 << 40)
 
@@ -137,7 +137,7 @@ def test_a_second_engine_of_the_model_runs_without_the_disk(tiny: Path, tmp_path
     ):
         ask(first, "a", BASE)
         assert ask(second, "a", BASE) == 0
-        assert second.engine._reuse._tier is None
+        assert second.engine._reuse.tier is None
 
 
 # --- quantized KV ---------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_while_memory_is_short_the_session_that_goes_on_stays_warm(
             known = len(turn) + len(engine.outputs[f"turn {number}"])
             turn += (*engine.outputs[f"turn {number}"], 7, 8, 9)
         # A step of the engine is one of the cap, and what is written is free after it.
-        tier = engine.engine._reuse._tier
+        tier = engine.engine._reuse.tier
         assert tier is not None
         engine.call(lambda: tier.flush(30))
         engine.call(engine.engine.step)

@@ -55,7 +55,7 @@ class FileReader:
     def _deliver(self, item: Item, tensors: Tensors, seconds: float) -> None:
         shared = self._shared
         with shared.changed:
-            shared.learn(item.nbytes, seconds)
+            shared.count_read(item.nbytes, seconds)
             if item.file in shared.awaited:
                 shared.awaited.discard(item.file)
                 shared.report(FileRead(item.file, tensors))
@@ -66,5 +66,6 @@ class FileReader:
             if shared.catalog.get(item.file) is not item:
                 return
             logger.warning("File %d of the disk cache is quarantined: %s", item.file, error)
+            shared.count_unreadable()
             *deleted, quarantined = shared.remove(item.file, report=True)
             shared.add_job(DeleteJob(tuple(deleted), quarantined))

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from node.engine.cache.disk.catalog import Catalog, Item
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.format import Layout
 from node.engine.cache.disk.limits import DayBudget, Limits, Outage
 from node.engine.cache.parts import DiskReport, FileLost, Tensors
+from node.ipc.disk_figures import DiskFigures
 
 READ_BYTES_PER_S = 500e6
 """Assumed until a file has been read."""
@@ -102,6 +104,7 @@ class Shared:
         self.reports: list[DiskReport] = []
         self.read_bytes_per_s = READ_BYTES_PER_S
         self.closing = False
+        self.figures = DiskFigures()
 
     def report(self, report: DiskReport) -> None:
         self.reports.append(report)
@@ -134,8 +137,30 @@ class Shared:
             self.awaited.discard(item.file)
         return tuple(gone)
 
-    def learn(self, nbytes: int, seconds: float) -> None:
-        """Updates the measured read speed."""
+    def count_read(self, nbytes: int, seconds: float) -> None:
+        """Counts a read, and updates the measured read speed."""
+        before = self.figures
+        self.figures = replace(
+            before,
+            read_files=before.read_files + 1,
+            read_bytes=before.read_bytes + nbytes,
+            read_s=before.read_s + seconds,
+        )
         if nbytes >= MIN_LEARN_BYTES and seconds > 0:
             rate = nbytes / seconds
             self.read_bytes_per_s += LEARN_SHARE * (rate - self.read_bytes_per_s)
+
+    def count_unreadable(self) -> None:
+        count = self.figures.unreadable_files + 1
+        self.figures = replace(self.figures, unreadable_files=count)
+
+    def count_write(self, nbytes: int) -> None:
+        before = self.figures
+        self.figures = replace(
+            before,
+            written_files=before.written_files + 1,
+            written_bytes=before.written_bytes + nbytes,
+        )
+
+    def count_failed_write(self) -> None:
+        self.figures = replace(self.figures, failed_writes=self.figures.failed_writes + 1)

@@ -51,6 +51,7 @@ from node.engine.cache.parts import (
     Tensors,
     Tokens,
 )
+from node.ipc.disk_figures import DiskFigures
 from node.ipc.kv_files import POSITIONS_NAME
 
 READS_AT_ONCE = 2
@@ -128,6 +129,10 @@ class SsdTier:
     @property
     def read_bytes_per_s(self) -> float:
         return self._shared.read_bytes_per_s
+
+    @property
+    def figures(self) -> DiskFigures:
+        return self._shared.figures
 
     def entries(self) -> Sequence[DiskEntry]:
         """Returns the files of an earlier process, parents first; called once."""

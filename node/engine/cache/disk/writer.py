@@ -79,8 +79,10 @@ class FileWriter:
             del shared.writes[item.file]
             shared.queued_bytes -= item.nbytes
             if checksum is not None:
+                shared.count_write(item.nbytes)
                 shared.outage.succeeded()
             if failure is not None:
+                shared.count_failed_write()
                 shared.outage.failed(failure, shared.dependencies.monotonic_s())
             if checksum is not None and wanted:
                 shared.catalog.written(item, checksum)

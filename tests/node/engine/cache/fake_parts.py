@@ -20,6 +20,7 @@ from node.engine.cache.parts import (
     Tokens,
 )
 from node.engine.cache.prefix_cache import PrefixCache
+from node.ipc.disk_figures import DiskFigures
 
 TOKEN_BYTES = 10
 SNAPSHOT_BYTES = 25
@@ -144,6 +145,7 @@ class FakeTier:
     touched: list[int] = field(default_factory=list)
     reports: list[DiskReport] = field(default_factory=list)
     last_file: int = 0
+    figures: DiskFigures = field(default_factory=DiskFigures)
 
     @property
     def nbytes(self) -> int:

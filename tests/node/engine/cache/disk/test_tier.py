@@ -21,6 +21,7 @@ from node.engine.cache.parts import (
     FileWriteFailed,
     FileWritten,
 )
+from node.ipc.disk_figures import DiskFigures
 from node.prefixes.saved_positions import save_positions
 from tests.node.engine.cache.disk_world import (
     ROOT,
@@ -178,6 +179,7 @@ def test_a_row_that_cannot_be_written_fails_the_file(
     file = world.write(1)
     assert file is not None
     assert world.reports() == [FileWriteFailed(file)]
+    assert world.tier.figures == DiskFigures(failed_writes=1)
     assert world.names() == set()
 
 
@@ -353,6 +355,7 @@ def test_a_file_that_cannot_be_read_is_lost(tmp_path: Path, error: Exception) ->
     world.path(gone).unlink()
     world.tier.read(gone)
     assert world.next_report() == FileLost(gone)
+    assert world.tier.figures.unreadable_files == 2
 
 
 def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
@@ -364,6 +367,8 @@ def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
     world = World(tmp_path, files=Slow())
     small, large = world.written(1), world.written(2, nbytes=2 << 20)
     rates = [world.tier.read_bytes_per_s]
+    size = world.tier.nbytes
+    assert world.tier.figures == DiskFigures(written_files=2, written_bytes=size)
     for file in (small, large):
         world.tier.read(file)
         assert isinstance(world.next_report(), FileRead)
@@ -375,6 +380,7 @@ def test_the_rate_of_reading_is_learned(tmp_path: Path) -> None:
         READ_BYTES_PER_S,
         READ_BYTES_PER_S + LEARN_SHARE * (measured - READ_BYTES_PER_S),
     ]
+    assert world.tier.figures == DiskFigures(2, size, 1.0, 0, 2, size)
 
 
 # --- deleting --------------------------------------------------------------------------------
