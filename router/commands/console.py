@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,21 +11,18 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
-    SpinnerColumn,
     TextColumn,
-    TimeElapsedColumn,
     TransferSpeedColumn,
 )
 from rich.text import Text
 
 from router.commands.tables import Cell, Contents, lay_out, print_on
+from serving.terminal import bars
 from serving.terminal.output import put, put_json, shown
 from serving.terminal.screen import Screen
 
 _PIPE_COLUMNS = 200
 """Width of a table that is written to a file or a pipe, where no window limits it."""
-_SILENT_S = 2.0
-"""Seconds of work without a terminal after which a progress line is printed."""
 
 
 def out() -> Console:
@@ -76,25 +72,7 @@ def print_error(text: str, style: str = "") -> None:
     err().print(Text(shown(text), style=style), soft_wrap=True)
 
 
-@contextmanager
-def progress(what: str, *, in_pipes: bool = True) -> Iterator[Callable[[str], None]]:
-    """Shows that work is in progress and for how long: a spinner, or one line without a terminal.
-    Yields a function that replaces the text, from any thread."""
-    console = err()
-    if not console.is_terminal:
-        timer = threading.Timer(_SILENT_S, lambda: put(f"{shown(what)} …", err=True))
-        timer.daemon = True
-        if in_pipes:
-            timer.start()
-        try:
-            yield lambda _words: None
-        finally:
-            timer.cancel()
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda words: bar.update(task, description=words)
+progress = bars.progress
 
 
 @contextmanager
@@ -107,10 +85,10 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _done_bytes, _total_bytes: None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bars:
-        task = bars.add_task(what, total=None)
+    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as shown_bar:
+        task = shown_bar.add_task(what, total=None)
 
         def show(done_bytes: int, total_bytes: int) -> None:
-            bars.update(task, completed=done_bytes, total=total_bytes or None)
+            shown_bar.update(task, completed=done_bytes, total=total_bytes or None)
 
         yield show

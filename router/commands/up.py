@@ -195,7 +195,7 @@ def respond_once(access: RouterAccess, plan: Plan, model: str | None, prompt: st
     models.load(admin, model, node=None)
     with Chat(access) as talk:
         # Greedy, so that the first response does not depend on chance.
-        chat.ask(talk, model, [{"role": "user", "content": prompt}], temperature=0)
+        chat.respond(talk, model, [{"role": "user", "content": prompt}], temperature=0)
 
 
 def _show(line: str) -> None:
