@@ -38,6 +38,7 @@ from router.fleet.moved_nodes import MovedNodes
 from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
+from router.fleet.token_rates import TokenRates
 from router.fleet.watcher import Watcher
 from router.jobs import Jobs
 from router.lifecycle.action_runner import Dependencies
@@ -127,8 +128,7 @@ async def _load_core(
     ring, limiter = await _load_keys(registry, wall)
     metrics = Metrics(fleet.name_of)
     budgets = Budgets(fleet, spent, wall, metrics.charged)
-    prefixes = PrefixIndex()
-    decisions = Decisions()
+    prefixes, decisions = PrefixIndex(), Decisions()
     scheduler = Scheduler(prefixes, admission_limits(live.current))
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
@@ -145,6 +145,7 @@ async def _load_core(
         backups=Backups(registry.path),
         keys=ring,
         fleet=fleet,
+        rates=TokenRates(fleet),
         discovery=Discovery(browse_network if live.current.discovery else None),
         names=names,
         last_targets=StickyTargets(),

@@ -12,6 +12,7 @@ from router.fleet.discovery import Discovery
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
+from router.fleet.token_rates import TokenRates
 from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle
 from router.limits.limiter import Limiter
@@ -37,6 +38,7 @@ class Core:
     backups: Backups
     keys: KeyRing
     fleet: Fleet
+    rates: TokenRates
     discovery: Discovery
     names: Names
     last_targets: StickyTargets

@@ -214,15 +214,16 @@ def command_page(path: str) -> str:
     program, verb = path.split()[:2]
     suffix = ""
     if program == "router":
-        suffix = "-process" if verb in _ROUTER_ITSELF else "-nodes" if verb in _NODES else ""
+        suffix = next((page for page, verbs in _ROUTER_PAGES.items() if verb in verbs), "")
     return f"reference/cli-{program}{suffix}.md"
 
 
-_NODES = {
-    *("add-node", "discover", "rotate-node", "accept", "remove-node", "nodes", "doctor"),
+_ROUTER_PAGES = {
+    "-nodes": ("add-node", "discover", "rotate-node", "accept", "remove-node", "nodes", "doctor"),
+    "-process": ("serve", "up", "migrate", "backup", "restore", "connect", "config", "reload"),
+    "-use": ("status", "top", "ps", "chat", "bench"),
 }
-"""Verbs with a page of their own."""
-_ROUTER_ITSELF = ("serve", "up", "migrate", "backup", "restore", "connect", "config", "reload")
+"""Verbs that are not on the first page."""
 
 
 def _option_tables(page: str) -> dict[str, Callable[[], str]]:

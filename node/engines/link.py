@@ -78,7 +78,8 @@ class EngineLink:
         self.alive = False
         self.broken: Broken | None = None
         """The engine's reason for its end, if it sent one."""
-        self._decoded_tokens = 0
+        self.decoded_tokens = 0
+        """Tokens of responses since the load."""
         self._long_step = LongStepWatch(time.monotonic)
         self._on_progress = on_progress
         self._on_loaded = on_loaded
@@ -105,8 +106,12 @@ class EngineLink:
     def work_tokens(self) -> int:
         """Tokens prefilled and decoded since the load, plus marks of long steps: grows while the
         engine makes progress."""
-        prefilled = 0 if self.stats is None else self.stats.prefill_tokens
-        return prefilled + self._decoded_tokens + self._long_step.marks
+        return self.prefilled_tokens + self.decoded_tokens + self._long_step.marks
+
+    @property
+    def prefilled_tokens(self) -> int:
+        """Tokens prefilled since the load, as the engine's last report says."""
+        return 0 if self.stats is None else self.stats.prefill_tokens
 
     def kill(self) -> None:
         """Kills the process, as if it had died by itself."""
@@ -236,7 +241,7 @@ class EngineLink:
                 del rows[delta.uid]
             before = row.token_count
             row.on_delta(delta)
-            self._decoded_tokens += row.token_count - before
+            self.decoded_tokens += row.token_count - before
         for progress in frame.progress:
             if row := rows.get(progress.uid):
                 row.on_progress(progress)

@@ -46,6 +46,8 @@ def model_status(
         leases=slot.use.leases + slot.use.waiting,
         idle_s=slot.idle_s(now_s),
         work_tokens=0 if handle is None else handle.link.work_tokens,
+        prefilled_tokens=None if handle is None else handle.link.prefilled_tokens,
+        decoded_tokens=None if handle is None else handle.link.decoded_tokens,
         pinned=residency.pinned,
         keep_alive_s=residency.keep_alive_s,
         disk_bytes=entry.disk_bytes,

@@ -137,6 +137,10 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     work_tokens: Count = 0
     """Tokens prefilled and decoded since the load, plus an amount for time spent in steps of
     several seconds. It grows while the engine makes progress."""
+    prefilled_tokens: Count | None = None
+    """Tokens prefilled since the load; None while it is not loaded."""
+    decoded_tokens: Count | None = None
+    """Tokens of responses since the load; None while it is not loaded."""
     pinned: bool = False
     """Never unloaded to make room or for being idle."""
     keep_alive_s: Seconds | None = None

@@ -13,6 +13,7 @@ from router.cli.keys import keys_app, teams_app
 from router.cli.lifecycle import add_to
 from router.cli.models import models_app
 from router.cli.reports import add_reports
+from router.cli.status import add_status
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Node, Router, Wide
@@ -248,6 +249,7 @@ def chat(
         command.run(talk, model, prompt, system)
 
 
+add_status(app)
 add_reports(app)
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from node.protocol.paths import PATH_MODELS
+from node.protocol.paths import PATH_MODELS, PATH_REQUESTS
 from router.commands.connection import (
     ConnectFailed,
     RouterRequest,
@@ -142,10 +142,15 @@ class AdminClient:
             raise CommandFailed(f"{self.access.url} refuses the key that was given.")
         if not response.is_success:
             raise refused(self.access, response, self.access.admin_key_file)
-        try:
-            return list(response.json()["data"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CommandFailed(f"{self.access.url} does not respond like a router.") from error
+        return _data(self.access, response)
+
+    def requests(self) -> list[Any]:
+        """Returns the requests of all keys that run or wait."""
+        request = RouterRequest("GET", f"{self.access.url}{PATH_REQUESTS}", RESPONSE_TIMEOUT_S)
+        response = self._response(request, self._send)
+        if not response.is_success:
+            raise refused(self.access, response, self.access.admin_key_file)
+        return _data(self.access, response)
 
     def accepts(self, key: str) -> bool:
         """Returns True if requests with that key are served."""
@@ -189,6 +194,14 @@ class AdminClient:
             raise silent(self.access) from error
         except OSError as error:
             raise broken(self.access, error) from error
+
+
+def _data(access: RouterAccess, response: RouterResponse) -> list[Any]:
+    """The rows of a list in OpenAI's form."""
+    try:
+        return list(response.json()["data"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"{access.url} does not respond like a router.") from error
 
 
 def _with_key(request: RouterRequest, key: str) -> RouterRequest:

@@ -130,7 +130,7 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         wide=wide,
     )
     for row in rows:
-        for note, style in _notes(row):
+        for note, style in notes(row):
             console.print_line(f"{row.name}: {note}", style=style)
 
 
@@ -217,7 +217,7 @@ def _cells(row: NodeRow) -> tuple[str | Text, ...]:
 
 
 def _state(row: NodeRow) -> Text:
-    words, style = _reached(row)
+    words, style = reached(row)
     if row.reachable and (failing := _failing(row)):
         words, style = f"{words}; failing: {', '.join(failing)}", "red"
     if row.prices:
@@ -225,7 +225,7 @@ def _state(row: NodeRow) -> Text:
     return Text(words, style=style)
 
 
-def _reached(row: NodeRow) -> tuple[str, str]:
+def reached(row: NodeRow) -> tuple[str, str]:
     """Describes if the node is reachable and accepts requests; returns (words, style)."""
     if row.reachable:
         return ("reachable", "green") if row.state == ACTIVE else (row.state, "yellow")
@@ -249,7 +249,7 @@ def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
         yield f"Its memory pressure is {pressure.level}, since {since}: {pressure.effect}.", style
 
 
-def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
+def notes(row: NodeRow) -> Iterator[tuple[str, str]]:
     """Yields notes that do not fit into the table, with their styles."""
     if row.error:
         yield row.error, "red"

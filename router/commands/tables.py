@@ -65,10 +65,11 @@ def print_on(console: Console, layout: Layout) -> None:
     """Prints the table; if even the least widths exceed the window, the terminal wraps the
     lines."""
     console.width = max(console.width, layout.width)
-    console.print(_drawn(layout))
+    console.print(drawn(layout))
 
 
-def _drawn(layout: Layout) -> Table:
+def drawn(layout: Layout) -> Table:
+    """The table as `rich` draws it."""
     contents = layout.contents
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column, width in zip(contents.columns, layout.widths, strict=True):

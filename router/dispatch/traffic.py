@@ -116,6 +116,14 @@ class Traffic:
             counts[labels] = counts.get(labels, 0.0) + 1.0
         return list(counts.items())
 
+    def oldest_waits(self) -> dict[tuple[str, str], float]:
+        """Returns the seconds that the oldest waiting ticket has waited, by model and class."""
+        now_s, waits = self._clock(), dict[tuple[str, str], float]()
+        for each in self._queue.values():
+            labels = (each.ticket.model, each.ticket.priority.name.lower())
+            waits[labels] = max(waits.get(labels, 0.0), now_s - each.ticket.arrived_s)
+        return waits
+
     def queued_models(self) -> frozenset[str]:
         """Returns the models that tickets wait for."""
         return frozenset(each.ticket.model for each in self._queue.values())

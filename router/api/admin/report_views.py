@@ -1,6 +1,73 @@
-"""Rows of `/admin/usage` and `/admin/audit`; the command line reads the same types."""
+"""Rows of `/admin/status`, `/admin/usage` and `/admin/audit`; the command line reads the same
+types."""
 
-from router.api.admin.views import Row
+from router.api.admin.views import NodeRow, RegistryRow, Row
+
+
+class LoadedRow(Row):
+    """A model in the memory of one node."""
+
+    model: str
+    node: str
+    state: str
+    """"ready", "loading" or "draining"."""
+    progress: float | None
+    """Share of its load that is done."""
+    running: int
+    """Requests that its engine has accepted and not finished, those of other routers included."""
+    waiting: int
+    """Requests that wait on the node for the model."""
+    max_rows: int
+    """Most requests that it serves at once."""
+    decode_tokens_per_s: float | None
+    """Tokens of responses over the last seconds; None if unknown, as for servers of kind openai."""
+    prefill_tokens_per_s: float | None
+    memory_bytes: int
+    """Weights, and what is stored of prompts in memory."""
+    context_tokens: int | None
+    pinned: bool
+    keep_alive_s: float | None
+    """Seconds that it may be idle; 0 is forever; None if unknown."""
+    unload_in_s: float | None
+    """Seconds until it is unloaded for being idle; None if it is in use or stays."""
+
+
+class QueueRow(Row):
+    """Requests of one class that wait in the router for a node with the model."""
+
+    model: str
+    priority: str
+    waiting: int
+    oldest_s: float
+    """Seconds that the oldest of them has waited."""
+
+
+class FailedModelRow(Row):
+    """A model that a node could not load."""
+
+    model: str
+    node: str
+    reason: str
+
+
+class StatusRow(Row):
+    """The fleet at one moment."""
+
+    version: str
+    """Version of the router."""
+    nodes: tuple[NodeRow, ...]
+    loaded: tuple[LoadedRow, ...]
+    """Models in memory, by node."""
+    queue: tuple[QueueRow, ...]
+    failed: tuple[FailedModelRow, ...]
+    known_models: int
+    """Models that requests may name, loaded or not, without aliases."""
+    in_flight: int
+    """Requests that this router has on nodes."""
+    decode_tokens_per_s: float
+    """Sum over the loaded models."""
+    prefill_tokens_per_s: float
+    registry: RegistryRow
 
 
 class UsageRow(Row):

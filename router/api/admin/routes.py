@@ -16,6 +16,7 @@ from router.api.admin import (
     nodes,
     reports,
     settings,
+    status,
     teams,
 )
 from router.api.admin.gate import gated_route
@@ -73,6 +74,7 @@ def _add_lifecycle(router: APIRouter) -> None:
 
 def _add_registry(router: APIRouter) -> None:
     add = router.add_api_route
+    add("/status", status.show_status, methods=["GET"])
     add("/registry", reports.show_registry, methods=["GET"])
     add("/reload", settings.reload, methods=["POST"])
     add("/backup", backup.take_backup, methods=["POST"])

@@ -3,7 +3,7 @@
 import csv
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Literal
 
@@ -51,7 +51,8 @@ def show_usage(
         _print_usage(rows, by, wide=wide)
     elif registry.error is None:
         console.print_line(NO_USAGE)
-    _print_registry_trouble(registry)
+    for sentence in registry_trouble(registry):
+        console.print_error(sentence, style="red")
 
 
 def read_groups(given: list[str] | None) -> list[str]:
@@ -74,16 +75,15 @@ def usage_csv(rows: list[UsageRow], by: Sequence[str]) -> str:
     return out.getvalue()
 
 
-def _print_registry_trouble(row: RegistryRow) -> None:
+def registry_trouble(row: RegistryRow) -> Iterator[str]:
+    """Yields sentences about failing writes; none while they succeed."""
     if row.error is None:
         return
     waiting = wording.counted(row.waiting_rows, "request")
     words = f"For {wording.span(row.failing_s)} nothing can be written: {row.error}"
-    console.print_error(f"{words} Not counted yet: {waiting}.", style="red")
+    yield f"{words} Not counted yet: {waiting}."
     if row.lost_rows:
-        console.print_error(
-            f"Never counted: {wording.counted(row.lost_rows, 'request')}.", style="red"
-        )
+        yield f"Never counted: {wording.counted(row.lost_rows, 'request')}."
 
 
 def _print_usage(rows: list[UsageRow], by: Sequence[str], *, wide: bool) -> None:

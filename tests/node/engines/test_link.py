@@ -102,6 +102,7 @@ async def test_a_request_is_accepted_and_ends_with_its_usage() -> None:
         assert deltas[-1].usage is not None
         assert await ends.queue.get() == (row, deltas[-1])
         assert link.open_rows == 0
+        assert link.decoded_tokens == 5
         assert row.first_content_s is not None
 
 

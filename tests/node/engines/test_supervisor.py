@@ -118,6 +118,17 @@ async def test_many_that_wait_share_one_load() -> None:
         assert it.states == [ModelState.ON_DISK, ModelState.LOADING, ModelState.READY]
 
 
+async def test_a_loaded_model_counts_its_tokens_and_another_has_no_counts() -> None:
+    async with world() as it:
+        assert it.supervisor.status()[0].decoded_tokens is None
+        handle = await it.touch()
+        row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
+        while not row.ended:
+            await row.next()
+        # Prefilled tokens follow within a second, with the engine's next report.
+        assert it.supervisor.status()[0].decoded_tokens == 9
+
+
 async def test_one_that_stops_waiting_does_not_cancel_the_load() -> None:
     async with world(Script(load_delay_s=0.1)) as it:
         first = asyncio.create_task(it.touch())

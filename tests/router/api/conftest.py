@@ -30,6 +30,7 @@ from router.fleet.discovery import Discovery
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
+from router.fleet.token_rates import TokenRates
 from router.fleet.watcher import Watcher
 from router.lifecycle.action_runner import Dependencies
 from router.lifecycle.lifecycle import Lifecycle
@@ -130,11 +131,14 @@ class World:
         self.records: dict[str, NodeRecord] = {}
         self.registry = registry
         self.fleet = Fleet()
+        self.rates = TokenRates(self.fleet)
         self.names = Names(self.fleet)
         self.budgets = Budgets(self.fleet, {}, time.time, lambda _lease, _cost: None)
         self.limiter = Limiter()
         self.ring = ring
         self.admin_key = admin_key
+        self.waits: dict[tuple[str, str], float] = {}
+        """Seconds that the oldest of two waiting tickets has waited, by model and class."""
         self.forgotten: list[str] = []
 
     def play(self, url: str, node: PlayedNode) -> PlayedNode:
@@ -176,11 +180,18 @@ class World:
     def in_flight(self, node_id: str) -> int:
         return 3 if node_id in self.records else 0
 
+    def queue_lengths(self) -> list[tuple[tuple[str, str], float]]:
+        return [(labels, 2.0) for labels in self.waits]
+
+    def oldest_waits(self) -> dict[tuple[str, str], float]:
+        return self.waits
+
     def forget_node(self, node_id: str) -> None:
         self.forgotten.append(node_id)
 
     def core(self, home: Path) -> Core:
         return Core(
+            rates=self.rates,
             settings=LiveSettings(Settings(home=home)),
             router_id="r",
             registry=self.registry,

@@ -1,10 +1,5 @@
-import os
-import pty
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +8,8 @@ from serving.chat import loop
 from serving.chat.line_editor import _match
 from serving.chat.loop import ChatLoop, print_response
 from serving.chat.stream import Message, Piece, ResponseFailed
+from tests.terminal import Terminal
 
-ROOT = Path(__file__).parents[3]
 HELLO = [Piece("text", "Hel"), Piece("text", "lo"), Piece("summary", "node mini")]
 Script = Sequence[Piece | BaseException]
 
@@ -193,11 +188,9 @@ def test_tab_completes_commands() -> None:
 
 
 PROGRAM = """
-import fcntl, signal, termios
+import signal
 from serving.chat.loop import ChatLoop
 from serving.chat.stream import Piece
-
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # Ctrl-C and Ctrl-D come from there
 
 class Endless:
     def models(self):
@@ -213,43 +206,9 @@ ChatLoop(Endless(), "tiny").run()
 """
 
 
-class Terminal:
-    """A program in a terminal of 80 columns."""
-
-    def __init__(self) -> None:
-        self._own, end = pty.openpty()
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
-        env.pop("NO_COLOR", None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", PROGRAM],
-            stdin=end,
-            stdout=end,
-            stderr=end,
-            env=env,
-            start_new_session=True,
-        )
-        os.close(end)
-        self.output = ""
-
-    def type(self, text: str) -> None:
-        os.write(self._own, text.encode())
-
-    def read_to(self, text: str) -> str:
-        """Reads on until the text; returns what came before it."""
-        while text not in self.output:
-            self.output += os.read(self._own, 4096).decode()
-        before, _, self.output = self.output.partition(text)
-        return before
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._own)
-
-
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
-    opened = Terminal()
+    opened = Terminal(PROGRAM)
     yield opened
     opened.close()
 
