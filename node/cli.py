@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from node.cli_models import models_app
+from node.cli_options import Home, Json, Token, Url, Yes, is_spare
 from node.errors import NodeError, StartError
 from node.settings import Settings, sources
 from serving.errors import CannotStart
-from serving.setting import help_of
-from serving.setting_kinds import one_of
 from serving.terminal.cli_version import version_option
 from serving.terminal.output import put, shown
-from serving.terminal.setting_options import kind_option, with_settings
+from serving.terminal.setting_options import with_settings
 from serving.terminal.verbs import Verbs
 
 NAME = "node-agent"
@@ -33,16 +33,9 @@ app = typer.Typer(
 
 cache = typer.Typer(help="The prefix cache.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
+app.add_typer(models_app)
 config = typer.Typer(help="The file with the agent's settings.", no_args_is_help=True)
 app.add_typer(config, name="config")
-
-Home = Annotated[Path | None, typer.Option(help=help_of(Settings, "home"), metavar="FOLDER")]
-Url = Annotated[str | None, typer.Option(help="The agent's address, if not this machine's.")]
-Token = Annotated[
-    str | None,
-    typer.Option(envvar="MLX_FLEET_NODE_TOKEN", help="That agent's token.", show_envvar=True),
-]
-Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
 
 @app.callback()
@@ -143,69 +136,6 @@ def unpair(
 
 
 @app.command()
-def pull(
-    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
-    name: Annotated[str | None, typer.Option(help="The model's name on this node.")] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="HF_TOKEN", help="The hub's token.", show_envvar=True)
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
-    home: Home = None,
-) -> None:
-    """Pull a model from the Hugging Face hub."""
-    from node.commands.configuration import need_extra
-
-    need_extra()
-    from node.commands.pull import pull_model
-    from node.protocol.lifecycle import PullCommand
-
-    pull_model(home, PullCommand(name or repo_id, repo_id, revision, token))
-
-
-@app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
-    name: Annotated[str, typer.Option(help="The model's name on this node.")],
-    dtype: Annotated[
-        Any,
-        kind_option(
-            one_of("float32", "bfloat16", "float16"),
-            "--dtype",
-            "Type of the weights. Default: what is fastest here.",
-        ),
-    ] = None,
-    keep_quantized: Annotated[
-        bool, typer.Option("--keep-quantized", help="Keep 4-, 5- and 8-bit blocks as they are.")
-    ] = False,
-    home: Home = None,
-) -> None:
-    """Import a GGUF file as a model."""
-    from node.commands.convert import Import, import_model
-
-    import_model(home, Import(file, name, dtype, keep_quantized))
-
-
-@app.command()
-def models(home: Home = None, as_json: Json = False) -> None:
-    """List the models on disk."""
-    from node.commands.models import list_models
-
-    list_models(home, as_json=as_json)
-
-
-@app.command()
-def rm(
-    name: Annotated[str, typer.Argument()],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    home: Home = None,
-) -> None:
-    """Delete a model from disk."""
-    from node.commands.models import remove_model
-
-    remove_model(home, name, yes=yes)
-
-
-@app.command()
 @with_settings(Settings, without=("engine", "script", "exit_on_stdin_eof"))
 def doctor(
     *,
@@ -277,7 +207,7 @@ def warm(
     from node.commands.agent_client import find_server
     from node.commands.warm import warm_prompts
 
-    server = find_server(home, url, token, is_spare=_is_spare(context, "token"))
+    server = find_server(home, url, token, is_spare=is_spare(context, "token"))
     if not warm_prompts(file, model, server, as_json=as_json):
         raise typer.Exit(1)
 
@@ -285,7 +215,7 @@ def warm(
 @cache.command()
 def clear(
     context: typer.Context,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     url: Url = None,
     token: Token = None,
     home: Home = None,
@@ -297,7 +227,7 @@ def clear(
     need_extra()
     from node.commands.cache import clear_cache
 
-    server = find_server(home, url, token, is_spare=_is_spare(context, "token"))
+    server = find_server(home, url, token, is_spare=is_spare(context, "token"))
     clear_cache(home, server, local=url is None, yes=yes)
 
 
@@ -324,16 +254,9 @@ def bench(
     from node.commands.agent_client import find_server
     from node.commands.bench import bench as run
 
-    server = find_server(home, url, key, is_spare=_is_spare(context, "key"))
+    server = find_server(home, url, key, is_spare=is_spare(context, "key"))
     if not run(model, server, quick=quick, as_json=as_json):
         raise typer.Exit(1)
-
-
-def _is_spare(context: typer.Context, name: str) -> bool:
-    """True if that option comes from the environment, where it is more likely meant for another
-    server."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "ENVIRONMENT"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -37,6 +37,17 @@ def duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
+def span(seconds: float) -> str:
+    """A rounded length of time in its largest fitting unit: 30 s, 12 min, 5 h, 3 days."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, days = minutes // 60, minutes // 1440
+    return f"{hours} h" if hours < 48 else f"{days} days"
+
+
 def read_flag(text: str) -> bool:
     """The flag. Raises `ValueError` for a text that means neither yes nor no."""
     if text.lower() in _YES:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from node.commands.configuration import read_settings
 from node.errors import NodeError
 from node.protocol.headers import HEADER_PROTOCOL
-from node.protocol.messages import PROTOCOL_VERSION
+from node.protocol.messages import PROTOCOL_VERSION, ControlError
 from serving.own_machine import is_loopback
 from serving.server_url import own_url, read_url
 from serving.terminal.error_text import error_text
@@ -30,6 +30,15 @@ class CommandFailed(NodeError):
 
 class NotRunning(CommandFailed):
     """No agent responds."""
+
+
+class CommandRefused(CommandFailed):
+    """The agent refuses the command."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        """The code of the agent's error; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,8 @@ def ask(
     *,
     method: str = "POST",
 ) -> T:
-    """The decoded response of a control route. Raises `NotRunning` and `CommandFailed`."""
+    """The decoded response of a control route. Raises `NotRunning`, `CommandRefused` and
+    `CommandFailed`."""
     body = {} if command is None else msgspec.to_builtins(command)
     with posting(server, path, body, method=method) as response:
         try:
@@ -87,8 +97,8 @@ def ask(
 def posting(
     server: ServerAddress, path: str, body: dict[str, Any], *, method: str = "POST"
 ) -> Iterator[httpx.Response]:
-    """The response of a control route, streamed and without a time limit. Raises `NotRunning` and
-    `CommandFailed`."""
+    """The response of a control route, streamed and without a time limit. Raises `NotRunning`,
+    `CommandRefused` and `CommandFailed`."""
     headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
     if server.key:
         headers["authorization"] = f"Bearer {server.key}"
@@ -99,7 +109,7 @@ def posting(
             with client.stream(method, server.url + path, json=body) as response:
                 if not response.is_success:
                     response.read()
-                    raise CommandFailed(refusal(response))
+                    raise refused(response)
                 yield response
         except httpx.HTTPError as exc:
             raise unreachable(server, exc) from exc
@@ -119,6 +129,15 @@ def unreachable(server: ServerAddress, error: httpx.HTTPError) -> CommandFailed:
             "its --url."
         )
     return CommandFailed(f"The connection to {server.url} broke ({error_text(error)}).")
+
+
+def refused(response: httpx.Response) -> CommandRefused:
+    """The error of a response to a control route whose body has been read."""
+    try:
+        reason = msgspec.json.decode(response.content, type=ControlError).code
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        reason = ""
+    return CommandRefused(refusal(response), reason)
 
 
 def refusal(response: httpx.Response) -> str:

@@ -30,13 +30,7 @@ def counted(count: int, what: str) -> str:
 
 def span(seconds: float) -> str:
     """Formats a duration in its largest fitting unit."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, days = minutes // 60, minutes // 1440
-    return f"{hours} h" if hours < 48 else f"{days} days"
+    return units.span(seconds)
 
 
 def keep_alive_text(seconds: float, before: str = "for ") -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.units import duration, gib, read_duration_s, read_flag, size
+from serving.units import duration, gib, read_duration_s, read_flag, size, span
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,11 @@ def test_a_size_has_the_largest_unit_that_fits() -> None:
         *("0 KiB", "1024 KiB", "1 MiB", "1024 MiB", "16.0 GiB")
     ]
     assert gib(2**29) == "0.5 GiB"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.0, "59 s"), (61.0, "1 min"), (3600.0, "1 h"), (260_000.0, "3 days")],
+)
+def test_a_rounded_length_of_time_has_one_unit(seconds: float, text: str) -> None:
+    assert span(seconds) == text
