@@ -49,6 +49,7 @@ from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
 from router.records.refusals import Refusals
+from router.records.request_log import RequestLog
 from router.records.settlement import Settlement
 from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets, month_s
@@ -132,8 +133,8 @@ async def _load_core(
     scheduler = Scheduler(prefixes, admission_limits(live.current))
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
-    logs = live.current.log_requests
-    ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), log_requests=logs)
+    lines = RequestLog(is_on=live.current.log_requests)
+    ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), request_log=lines)
     watcher = Watcher(fleet, ledger, prefixes)
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
@@ -173,7 +174,7 @@ def _follow(settings: Settings, core: Core, scheduler: Scheduler) -> None:
     request."""
     scheduler.set_limits(admission_limits(settings))
     core.stalls.set_limits(stall_limits(settings))
-    core.ledger.log_requests = settings.log_requests
+    core.ledger.request_log.is_on = settings.log_requests
     set_level(settings.logs)
     core.awake.set_mode(settings.stay_awake)
 

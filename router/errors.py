@@ -25,6 +25,8 @@ class RouterError(api_errors.ApiError):
         """Estimated seconds from that position until a node is granted."""
         self.request_id: str | None = None
         """Id of the request that the error ends; None before it has one."""
+        self.model = ""
+        """The model that the request names; empty if it is not known."""
 
     def set_standing(self, position: int, estimated_wait_s: float | None) -> None:
         """Sets the queue position and the estimated wait that `standing` returns."""
@@ -184,13 +186,15 @@ class LimitExceeded(RouterError):
         self,
         message: str | None = None,
         *,
+        limit: str = "",
         retry_after_s: int | None = None,
         limit_headers: tuple[tuple[bytes, bytes], ...] = (),
         is_final: bool = False,
     ) -> None:
-        """`limit_headers` show the state of the limits; `is_final` keeps clients from retrying by
-        themselves."""
+        """`limit` is its name; `limit_headers` show the state of the limits; `is_final` keeps
+        clients from retrying by themselves."""
         super().__init__(message, retry_after_s=retry_after_s)
+        self.limit = limit
         self.limit_headers = limit_headers
         self.is_always_final = is_final
 
@@ -318,73 +322,6 @@ class CertificateChanged(NodeUnreachable):
     it again; otherwise, somebody may be between this router and the agent."""
 
     code = "certificate_changed"
-
-
-class PairingFailed(RouterError):
-    """The agent cannot be paired; nothing was stored."""
-
-    status = 409
-    code = "pairing_failed"
-    kind = "invalid_request_error"
-
-
-class WrongCertificate(PairingFailed):
-    """The code does not belong to the certificate at this address, and nothing was sent there. Is
-    the first half of the code mistyped, or the code of another agent? If not, somebody may be
-    between this router and the agent."""
-
-    code = "wrong_certificate"
-
-
-class AgentNotProven(PairingFailed):
-    """The agent did not prove that it knows the code, so it may not be the one that showed it;
-    nothing was stored."""
-
-    code = "agent_not_proven"
-
-
-class NoPairingCode(PairingFailed):
-    """The agent has no code now; `node-agent pair` on its machine shows one."""
-
-    code = "no_pairing_code"
-
-
-class PairingCodeExpired(PairingFailed):
-    """The code has expired; `node-agent pair` on the agent's machine shows a new one."""
-
-    code = "pairing_code_expired"
-
-
-class PairingCodeUsed(PairingFailed):
-    """The code has been used; `node-agent pair` on the agent's machine shows a new one."""
-
-    code = "pairing_code_used"
-
-
-class WrongPairingCode(PairingFailed):
-    """The second half of the code is wrong."""
-
-    code = "wrong_pairing_code"
-
-
-class PairingCodeVoid(PairingFailed):
-    """The code is void after five wrong tries; `node-agent pair` on the agent's machine shows a new
-    one."""
-
-    code = "pairing_code_void"
-
-
-PAIRING_FAILURES: dict[str, type[PairingFailed]] = {
-    str(each.code): each
-    for each in (
-        NoPairingCode,
-        PairingCodeExpired,
-        PairingCodeUsed,
-        WrongPairingCode,
-        PairingCodeVoid,
-    )
-}
-"""By the code of the agent's error."""
 
 
 class PlainHttpRefused(RouterError):

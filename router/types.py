@@ -153,6 +153,8 @@ class Tokens(NamedTuple):
     prompt: int
     cached: int
     completion: int
+    reasoning: int = 0
+    """Reasoning tokens among those of the completion."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True):

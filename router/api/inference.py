@@ -18,6 +18,7 @@ from router.core import Core
 from router.dispatch.relay import Relay
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
+from router.records.outcomes import reason_of
 from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
@@ -51,19 +52,33 @@ class Inference:
                 raise ShuttingDown from None
             exchange: Exchange = scope["extensions"][EXTENSION]
             running = self._running.begin(self._relay(ticket, exchange))
+            self._core.ledger.request_log.begin(ticket)
+            failure: RouterError | None = None
             try:
                 with CancelOnDisconnect(exchange):
                     await self._try_targets(request, running, exchange)
             except ShuttingDown as error:
-                _fail(running.relay, RequestCancelled() if running.cancelled else error)
+                failure = RequestCancelled() if running.cancelled else error
             except RouterError as error:
-                _fail(running.relay, error)
+                failure = error
             except Exception:
                 log.exception("a fault of the router, in request %s", running.relay.request_id)
-                _fail(running.relay, RouterError())
+                failure = RouterError()
             finally:
                 self._running.end(running)
                 self._core.budgets.release(running.relay.ticket)
+            self._end(running.relay, exchange, failure)
+
+    def _end(self, relay: Relay, exchange: Exchange, failure: RouterError | None) -> None:
+        """Ends the response with the failure, if there was one. Raises it if nothing has been
+        sent."""
+        status, error = exchange.status, ""
+        if failure is not None:
+            failure.request_id = relay.request_id
+            status, error = status or failure.status, reason_of(failure)
+        self._core.ledger.request_log.ended(relay.ticket, status, error, time.monotonic())
+        if failure is not None:
+            relay.reply.fail(failure)
 
     async def _read(
         self, caller: Caller, scope: Scope, receive: Receive, releases: ExitStack
@@ -123,9 +138,3 @@ class Inference:
         core.budgets.reserve(ticket)
         reply = Reply(ticket, exchange, core.traffic, core.settings.current.stream_keepalive_s)
         return Relay(reply, core.dispatcher, core.stalls)
-
-
-def _fail(relay: Relay, error: RouterError) -> None:
-    """Ends the response with the error. Raises it if nothing has been sent."""
-    error.request_id = relay.request_id
-    relay.reply.fail(error)

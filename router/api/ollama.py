@@ -36,6 +36,7 @@ from router.api.bodies import (
     client_of,
     read_body,
 )
+from router.api.early_ends import EarlyEnds
 from router.api.inference import Inference
 from router.api.methods import check_method
 from router.api.models import Models
@@ -49,7 +50,6 @@ from router.errors import (
     Forbidden,
     NotHere,
     RouterError,
-    Unauthorized,
     UnknownPath,
 )
 from router.routing.model_names import first_known
@@ -80,6 +80,7 @@ class Ollama:
 
     def __init__(self, core: Core, inference: Inference) -> None:
         self._core = core
+        self._ends = EarlyEnds(core)
         self._inference = inference
         self._started_s = time.time()
         self._models = Models(core.fleet, core.names, int(self._started_s))
@@ -92,20 +93,24 @@ class Ollama:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin_s = time.monotonic()
         try:
             try:
                 await self._route(scope, receive, send)
             except NoPrompt as request:
                 await self._change_residency(request, scope, send)
         except RouterError as error:
-            if error.status == Unauthorized.status:
-                self._core.refusals.wrong_key(client_of(scope), scope["path"])
+            self._ends.refused(scope, error, begin_s)
             await send_error(send, error, ApiDialect.OLLAMA)
-        except (ClientDisconnected, asyncio.CancelledError):
+        except ClientDisconnected:
+            self._ends.left(scope, begin_s)
+        except asyncio.CancelledError:
             return  # the client is gone; nobody reads the error
         except Exception:
             log.exception("a fault of the router, at %r", scope["path"])
-            await send_error(send, RouterError(), ApiDialect.OLLAMA)
+            fault = RouterError()
+            self._ends.refused(scope, fault, begin_s)
+            await send_error(send, fault, ApiDialect.OLLAMA)
 
     def _route(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Returns the coroutine that serves the path, which may raise `NoPrompt`. Raises

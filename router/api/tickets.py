@@ -23,6 +23,7 @@ from router.errors import (
     OwnerUnreachable,
     PaidBudgetUsed,
     PaidNotAllowed,
+    RouterError,
     ServersNotAllowed,
     UnknownModel,
 )
@@ -129,17 +130,21 @@ class Tickets:
         routing = parse_routing(body, path)
         if routing.only_loads:
             raise NoPrompt(caller, routing)
-        request = InferenceRequest(
-            request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
-            caller=caller,
-            path=path,
-            trace=trace_lines(headers),
-            body=body,
-            arrived_s=arrived_s,
-            routing=routing,
-            hints=request_hints.read_headers(headers, caller),
-            route=self._core.names.route(self._name(path, routing.model), caller.models),
-        )
+        try:
+            request = InferenceRequest(
+                request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
+                caller=caller,
+                path=path,
+                trace=trace_lines(headers),
+                body=body,
+                arrived_s=arrived_s,
+                routing=routing,
+                hints=request_hints.read_headers(headers, caller),
+                route=self._core.names.route(self._name(path, routing.model), caller.models),
+            )
+        except RouterError as error:
+            error.model = routing.model
+            raise
         if len(request.route.targets) == 1:
             request.targets_left.extend(request.route.targets)
         else:
@@ -160,8 +165,9 @@ class Tickets:
             target = request.target = request.targets_left.popleft()
             try:
                 return await self._ticket(request, target, earlier_attempts)
-            except UNABLE:
-                if not request.targets_left:
+            except RouterError as error:
+                error.model = request.routing.model
+                if not (request.targets_left and isinstance(error, UNABLE)):
                     raise
 
     def on_served(self, request: InferenceRequest) -> None:

@@ -17,7 +17,8 @@ from node.protocol.paths import (
     PATH_RESPONSES,
     dialect_of,
 )
-from router.api.bodies import ClientDisconnected, Scope, client_of
+from router.api.bodies import ClientDisconnected, Scope
+from router.api.early_ends import EarlyEnds
 from router.api.inference import Inference
 from router.api.methods import check_method
 from router.api.models import Models
@@ -30,7 +31,6 @@ from router.errors import (
     MethodNotAllowed,
     RouterError,
     ShuttingDown,
-    Unauthorized,
     UnknownModel,
     UnknownPath,
 )
@@ -55,24 +55,29 @@ class V1:
 
     def __init__(self, core: Core) -> None:
         self._core = core
+        self._ends = EarlyEnds(core)
         self._models = Models(core.fleet, core.names, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
         self.inference = Inference(core, self._running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begin_s = time.monotonic()
         try:
             await self._route(scope, receive, send)
         except RouterError as error:
-            if error.status == Unauthorized.status:
-                self._core.refusals.wrong_key(client_of(scope), scope["path"])
+            self._ends.refused(scope, error, begin_s)
             await send_error(send, error, dialect_of(scope["path"]))
-        except (ClientDisconnected, asyncio.CancelledError):
+        except ClientDisconnected:
+            self._ends.left(scope, begin_s)
+        except asyncio.CancelledError:
             return  # the client is gone; nobody reads the error
         except Exception:
             log.exception("a fault of the router, at %r", scope["path"])
             # If the response has begun, uvicorn refuses another one and closes the connection.
-            await send_error(send, RouterError(), dialect_of(scope["path"]))
+            fault = RouterError()
+            self._ends.refused(scope, fault, begin_s)
+            await send_error(send, fault, dialect_of(scope["path"]))
 
     def _route(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Returns the coroutine that serves the path. Raises `RouterError` if the request is not

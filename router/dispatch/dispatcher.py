@@ -209,8 +209,9 @@ class Dispatcher:
 
     def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
         """Records that the first content of the response is being sent to the client."""
-        self._ledger.began(lease)
-        self._driver.on_first_content(lease, time.monotonic() - ticket.arrived_s)
+        ttft_s = time.monotonic() - ticket.arrived_s
+        self._ledger.began(lease, ttft_s)
+        self._driver.on_first_content(lease, ttft_s)
 
     def done(
         self, ticket: Ticket, lease: Lease, outcome: str, response: ForeignResponse | None = None

@@ -1,5 +1,6 @@
 """Counts loads and swaps of models from the nodes' statuses, and exposes their states as gauges."""
 
+import logging
 from dataclasses import dataclass, field
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
@@ -7,6 +8,8 @@ from router.fleet.fleet import Fleet
 from router.records.metrics import Metrics, Values
 from router.states import KIND_AGENT
 from router.types import NodeView
+
+log = logging.getLogger("mlx_fleet.nodes")
 
 STALLED = "stalled"
 
@@ -60,6 +63,8 @@ class ModelGauges:
         seen.has_unloaded |= bool(seen.ready.keys() - ready.keys())
         for model in loaded:
             self._metrics.loaded(node_id, model, is_swap=seen.has_unloaded)
+            took = "" if model.load_s is None else f" in {model.load_s:.1f} s"
+            log.info("node %s has loaded %s%s", self._fleet.name_of(node_id), model.name, took)
         if loaded:
             seen.has_unloaded = False
         seen.status, seen.ready = status, ready

@@ -218,6 +218,7 @@ def _error(quota: Quota, refusal: Refusal, size: RequestSize, headers: Headers) 
     text = refusal_text(quota.owner, refusal, size, wait_s)
     return LimitExceeded(
         text,
+        limit=refusal.limit,
         retry_after_s=wait_s,
         limit_headers=headers,
         is_final=wait_s is None or wait_s > MOST_WAIT_S,

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
-from node.protocol.paths import VERSION_PREFIX
 from registry.records import UsageRecord
 from router.limits.limiter import Limiter
 from router.records.outcomes import (
@@ -26,13 +25,14 @@ from router.records.outcomes import (
     LedgerListener,
     UnreportedAttempt,
 )
+from router.records.request_log import RequestLog
 from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
 from router.upstream.origins import Origins
 from serving.log_limiter import LogLimiter
 
-log = logging.getLogger("mlx_fleet.requests")
+log = logging.getLogger("mlx_fleet.router")
 
 MOST_ROWS = 100_000
 """Most rows that may wait to be written, about 50 MB."""
@@ -44,15 +44,14 @@ class _Entry:
     ticket: Ticket
     lease: Lease
     instance_id: str
-    node_name: str
     reported: bool
     """True if the node will send a `Finished` record."""
     ended_s: float | None = None
     outcome: str = ""
     usage: Finished | None = None
     """The usage record, if the node reported it before the relay ended."""
-    began: bool = False
-    """True once the first content has come."""
+    ttft_s: float | None = None
+    """Seconds from the request's arrival to its first content; None before that."""
     tokens: Tokens | None = None
     events: int | None = None
 
@@ -68,7 +67,7 @@ class Ledger:
         charge: Charge | None = None,
         settlement: Settlement | None = None,
         *,
-        log_requests: bool = False,
+        request_log: RequestLog | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.origins = origins
@@ -76,8 +75,7 @@ class Ledger:
         self._charge = charge
         self._settlement = settlement or Settlement(Limiter())
         self._log_limiter = LogLimiter()
-        self.log_requests = log_requests
-        """True if each request is logged in one line."""
+        self.request_log = request_log or RequestLog()
         self._wall_clock = wall_clock
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
@@ -89,16 +87,17 @@ class Ledger:
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
     ) -> None:
         """Records that the request has been sent to the lease's node."""
-        entry = _Entry(ticket, lease, instance_id, node_name, reported)
+        entry = _Entry(ticket, lease, instance_id, reported)
         self._open[lease.node_id, lease.node_request_id] = entry
+        self.request_log.sent(lease, node_name)
         if ticket.caller.quotas:
             self._settlement.opened(ticket)
 
-    def began(self, lease: Lease) -> None:
-        """Records that the request's first content has come."""
+    def began(self, lease: Lease, ttft_s: float) -> None:
+        """Records that the request's first content has come, `ttft_s` seconds after its arrival."""
         entry = self._open.get((lease.node_id, lease.node_request_id))
         if entry is not None:
-            entry.began = True
+            entry.ttft_s = ttft_s
 
     def ended(
         self,
@@ -153,8 +152,7 @@ class Ledger:
             return
         if entry.ticket.caller.quotas and entry.usage is None:
             self._settlement.reported(entry.ticket, finished)
-        if self.log_requests:
-            log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
+        self.request_log.reported(entry.lease, finished)
         if entry.ended_s is None:
             entry.usage = finished
             return
@@ -220,6 +218,7 @@ class Ledger:
                 self._close_unreported(key, entry)
         self._open.clear()
         self._ended.clear()
+        self.request_log.close()
 
     def left(self, ticket: Ticket) -> None:
         """Writes a row without a node for a request whose client disconnected before one was
@@ -227,14 +226,13 @@ class Ledger:
         self._rows.append(
             unreported_row(ticket, ticket.request_id, OUTCOME_CANCELLED, self._wall_clock())
         )
-        self._log(ticket, "no node", OUTCOME_CANCELLED)
 
     def _close_unreported(self, key: tuple[str, str], entry: _Entry) -> None:
         del self._open[key]
         lease, reason = entry.lease, entry.outcome or REASON_UNREPORTED
-        prompt, cached, completion = entry.tokens or (None, None, None)
+        prompt, cached, completion, reasoning = entry.tokens or (None, None, None, None)
         row = unreported_row(entry.ticket, lease.node_request_id, reason, self._wall_clock())
-        ended = UnreportedAttempt(reason, entry.began, entry.tokens, entry.events)
+        ended = UnreportedAttempt(reason, entry.ttft_s is not None, entry.tokens, entry.events)
         if entry.ticket.caller.quotas:
             self._settlement.unreported(entry.ticket, ended)
         self._rows.append(
@@ -245,15 +243,11 @@ class Ledger:
                 prompt_tokens=prompt,
                 cached_tokens=cached,
                 completion_tokens=completion,
+                reasoning_tokens=reasoning,
                 cost=self._charge(entry.ticket, lease, ended) if self._charge else None,
             )
         )
-        self._log(entry.ticket, entry.node_name, reason)
-
-    def _log(self, ticket: Ticket, node_name: str, reason: str) -> None:
-        if self.log_requests:
-            kind = ticket.path.removeprefix(VERSION_PREFIX)
-            log.info("%s %s on %s: %s", kind, ticket.requested_model, node_name, reason)
+        self.request_log.unreported(lease, reason, entry.tokens, entry.ttft_s)
 
 
 def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -> UsageRecord:
@@ -306,17 +300,3 @@ def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished
         decode_s=finished.decode_s,
         finished_at_s=finished.finished_unix_s,
     )
-
-
-def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:
-    """One line about a request, for the log."""
-    kind = ticket.path.removeprefix(VERSION_PREFIX)
-    text = (
-        f"{kind} {ticket.requested_model} on {node_name}: "
-        f"{finished.prompt_tokens} + {finished.completion_tokens} tokens"
-    )
-    if finished.ttft_s is not None:
-        text += f", first after {finished.ttft_s:.2f} s"
-    if finished.decode_s > 0 and finished.completion_tokens > 1:
-        text += f", {(finished.completion_tokens - 1) / finished.decode_s:.1f} tokens/s"
-    return f"{text}, {finished.reason.value}"

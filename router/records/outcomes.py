@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from router.errors import LimitExceeded, RouterError
 from router.types import Lease, Ticket, Tokens, Verdict
 
 OUTCOME_SERVED = "served"
@@ -11,6 +12,13 @@ OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
 OUTCOME_DRAINED = "drained"
+
+
+def reason_of(error: RouterError) -> str:
+    """Returns the word for an error in metrics and in the log of requests: its code, or the name of
+    the limit that refuses the request."""
+    limit = error.limit if isinstance(error, LimitExceeded) else ""
+    return limit or error.code or f"status_{error.status}"
 
 
 @dataclass(slots=True)

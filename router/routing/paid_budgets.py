@@ -90,7 +90,7 @@ class Budgets:
         failed = ended.outcome == OUTCOME_NODE_FAILED and not ended.began
         cost = ticket.cost_bound
         if ended.tokens is not None and view is not None and view.prices is not None:
-            cost = view.prices.cost(*ended.tokens)
+            cost = view.prices.cost(*ended.tokens[:3])
         elif failed or ended.outcome == OUTCOME_REFUSED:
             cost = 0.0
         self._turn_month()

@@ -48,13 +48,13 @@ from node.protocol.pairing import (
 )
 from node.protocol.paths import PATH_MODELS
 from router.errors import (
-    PAIRING_FAILURES,
     CertificateChanged,
     NodeRefused,
     NodeUnreachable,
     WrongNodeProtocol,
     WrongNodeToken,
 )
+from router.pairing_errors import PAIRING_FAILURES
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.upstream.credentials import NodeCredential
 from router.upstream.host_name import NEXT_ADDRESS_S, HostName, Resolver

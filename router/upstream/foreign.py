@@ -45,15 +45,21 @@ class _Cached(msgspec.Struct):
     cached_tokens: _Count = None
 
 
+class _Reasoning(msgspec.Struct):
+    reasoning_tokens: _Count = None
+
+
 class _Usage(msgspec.Struct):
     """Token counts in OpenAI's or Anthropic's fields."""
 
     prompt_tokens: _Count = None
     completion_tokens: _Count = None
     prompt_tokens_details: _Cached | None = None
+    completion_tokens_details: _Reasoning | None = None
     input_tokens: _Count = None
     output_tokens: _Count = None
     input_tokens_details: _Cached | None = None
+    output_tokens_details: _Reasoning | None = None
     cache_read_input_tokens: _Count = None
     cache_creation_input_tokens: _Count = None
 
@@ -193,7 +199,7 @@ class ForeignResponse:
     def usage_record(self, lease: Lease, ended_s: float) -> Finished:
         """Returns the token counts and the times seen by the router in the form of a node's usage
         record."""
-        prompt, cached, completion = self.tokens or Tokens(0, 0, 0)
+        prompt, cached, completion, reasoning = self.tokens or Tokens(0, 0, 0)
         first_s = self.first_content_s
         return Finished(
             seq=0,
@@ -203,7 +209,7 @@ class ForeignResponse:
             prompt_tokens=prompt,
             cached_tokens=cached,
             completion_tokens=completion,
-            reasoning_tokens=0,
+            reasoning_tokens=reasoning,
             queue_s=0.0,
             ttft_s=None if first_s is None else first_s - lease.granted_s,
             prefill_s=0.0 if first_s is None else first_s - lease.granted_s,
@@ -252,5 +258,15 @@ def _tokens(usage: _Usage, timings: _Timings | None, before: Tokens | None) -> T
     if before is not None:
         prompt, cached = prompt or before.prompt, cached or before.cached
         completion = before.completion if completion is None else completion
-    prompt, cached = prompt or 0, cached or 0
-    return Tokens(prompt, cached if cached < prompt else prompt, completion or 0)
+    prompt, cached, completion = prompt or 0, cached or 0, completion or 0
+    return Tokens(prompt, min(cached, prompt), completion, _reasoning(usage, before, completion))
+
+
+def _reasoning(usage: _Usage, before: Tokens | None, completion: int) -> int:
+    """Returns the reasoning tokens among the completion's; 0 where the server does not count
+    them."""
+    details = usage.completion_tokens_details or usage.output_tokens_details
+    found = details.reasoning_tokens if details else None
+    if found is None:
+        found = before.reasoning if before is not None else 0
+    return min(found, completion)

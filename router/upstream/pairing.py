@@ -18,13 +18,12 @@ from urllib.parse import urlsplit
 from node.protocol.names import is_name
 from node.protocol.pairing import Code, NotACode, PairRequest, Proofs, new_salt
 from router.errors import (
-    AgentNotProven,
     BadRequest,
     NodeRefused,
     NodeUnreachable,
     RouterError,
-    WrongCertificate,
 )
+from router.pairing_errors import AgentNotProven, WrongCertificate
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream.credentials import NodeCredential
 from router.upstream.host_name import HostName

@@ -16,7 +16,7 @@ class TextFormatter(logging.Formatter):
     more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        request_id = current_request_id()
+        request_id = _request_id(record)
         about = f" (request {request_id})" if request_id else ""
         head = f"{self.formatTime(record)} {record.levelname}"
         return shown(f"{head} {record.message}{about}")
@@ -27,20 +27,27 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One object a record: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and, where there
-    is one, `request_id` and `exception`."""
+    is one, `request_id`, `request` (the parts of a line about a request) and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = {
+        told: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": shown(record.getMessage()),
         }
-        if request_id := current_request_id():
+        if request_id := _request_id(record):
             told["request_id"] = request_id
+        if request := getattr(record, "request", None):
+            told["request"] = request
         if record.exc_info:
             told["exception"] = shown_lines(self.formatException(record.exc_info))
         return shown_json(json.dumps(told, ensure_ascii=False))
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    """The id of the request that the record is about: its own, or else that of the task."""
+    return getattr(record, "request_id", "") or current_request_id()
 
 
 def formatter_of(form: Form) -> logging.Formatter:

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from node.protocol import api_errors
-from router import errors
+from router import errors, pairing_errors
 from router.errors import RouterError
 
 ALL = [
     value
-    for value in vars(errors).values()
+    for value in {**vars(errors), **vars(pairing_errors)}.values()
     if isinstance(value, type) and issubclass(value, RouterError)
 ]
 

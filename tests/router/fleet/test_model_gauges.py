@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from node.protocol.messages import ModelState, ModelStatus
 from router.fleet.fleet import Fleet
 from router.fleet.model_gauges import ModelGauges
@@ -34,7 +38,8 @@ def on_disk(name: str) -> ModelStatus:
     return model_status(name, state=ModelState.ON_DISK)
 
 
-def test_a_load_is_counted_once_with_what_it_took() -> None:
+def test_a_load_is_counted_once_with_what_it_took(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     world = World()
     world.hear(on_disk("x"))
     for _ in range(2):
@@ -42,6 +47,7 @@ def test_a_load_is_counted_once_with_what_it_took() -> None:
     assert world.figures("load_seconds_sum") == ['model="x",node="a"} 2.0']
     assert world.figures("load_seconds_count") == ['model="x",node="a"} 1.0']
     assert world.figures("swaps_total") == []
+    assert caplog.messages == ["node a has loaded x in 2.0 s"]
 
 
 def test_what_was_loaded_before_is_not_counted() -> None:

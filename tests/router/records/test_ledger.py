@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -9,7 +7,7 @@ from msgspec.structs import replace
 from node.protocol.messages import Began, Finished, FinishReason
 from router.quotas import Limits, Quota
 from router.records import ledger as ledger_module
-from router.records.ledger import Ledger, finished_line
+from router.records.ledger import Ledger
 from router.records.outcomes import IGNORE, LedgerListener, UnreportedAttempt
 from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
@@ -62,9 +60,8 @@ def ledger_with(
     *requests: str,
     reports: LedgerListener = IGNORE,
     reported: bool = True,
-    log_requests: bool = False,
 ) -> Ledger:
-    ledger = Ledger(ORIGINS, reports, log_requests=log_requests, wall_clock=FakeClock(500.0))
+    ledger = Ledger(ORIGINS, reports, wall_clock=FakeClock(500.0))
     for name in requests:
         ledger.opened(ticket(name), lease(name), "mini", "i1", reported=reported)
     return ledger
@@ -187,18 +184,14 @@ def test_a_request_whose_node_died_is_written_without_counts() -> None:
     assert unfinished(ledger) == []
 
 
-def test_a_request_whose_caller_left_before_it_had_a_node_is_a_usage_record_without_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    ledger = ledger_with(log_requests=True)
+def test_a_request_whose_caller_left_before_it_had_a_node_is_a_usage_record_without_one() -> None:
+    ledger = ledger_with()
     ledger.left(ticket("r"))
     (row,) = ledger.pop_rows()
     assert (row.request_id, row.node_id, row.instance_id, row.seq) == ("r", "", "", 0)
     assert (row.key_id, row.model, row.reason) == ("key-1", "m", "cancelled")
     assert (row.prompt_tokens, row.completion_tokens, row.finished_at_s) == (None, None, 500.0)
     assert row.cost is None
-    assert caplog.messages == ["chat/completions m on no node: cancelled"]
 
 
 def test_a_request_that_still_runs_never_expires() -> None:
@@ -356,33 +349,6 @@ def test_at_shutdown_every_open_request_is_written() -> None:
     assert reasons == {"running": "unreported", "ended": "cancelled"}
     ledger.expire(1e9)
     assert ledger.pop_rows() == []
-
-
-def test_a_finished_request_is_one_line_for_a_person() -> None:
-    assert finished_line(ticket(requested_model="fast"), "mini", FINISHED) == (
-        "chat/completions fast on mini: 20 + 11 tokens, first after 0.25 s, 5.0 tokens/s, stop"
-    )
-
-
-def test_a_request_without_content_has_no_speed() -> None:
-    finished = msgspec.structs.replace(
-        FINISHED, ttft_s=None, completion_tokens=0, reason=FinishReason.CANCELLED
-    )
-    line = finished_line(replace(ticket(), path="/v1/completions"), "mini", finished)
-    assert line == "completions m on mini: 20 + 0 tokens, cancelled"
-
-
-def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "mlx_fleet.requests")
-    ledger_with("r").on_finished("n", "i1", FINISHED)
-    assert caplog.messages == []
-    ledger = ledger_with("r", "gone", log_requests=True)
-    ledger.on_finished("n", "i1", FINISHED)
-    ledger.close_all()
-    assert caplog.messages == [
-        finished_line(ticket(), "mini", FINISHED),
-        "chat/completions m on mini: unreported",
-    ]
 
 
 class Limited(Settlement):

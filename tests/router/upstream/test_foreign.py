@@ -151,6 +151,27 @@ def test_a_stream_of_a_response_reports_its_count_at_its_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reported", "taken"),
+    [(b'"reasoning_tokens":5', 5), (b'"reasoning_tokens":99', 8), (b'"reasoning_tokens":null', 0)],
+)
+@pytest.mark.parametrize(
+    ("tokens", "details"),
+    [
+        (b'"prompt_tokens":1,"completion_tokens":8', b"completion_tokens_details"),
+        (b'"input_tokens":1,"output_tokens":8', b"output_tokens_details"),
+    ],
+)
+def test_reasoning_is_counted_within_the_completion(
+    tokens: bytes, details: bytes, reported: bytes, taken: int
+) -> None:
+    response = answer(stream=False)
+    response.read(200, b'{"usage":{%b,"%b":{%b}}}' % (tokens, details, reported))
+    assert response.tokens == Tokens(1, 0, 8, taken)
+    usage = response.usage_record(lease(), 1.0)
+    assert usage.reasoning_tokens == taken
+
+
+@pytest.mark.parametrize(
     ("status", "body", "refused"),
     [
         (400, b'{"error":{"message":"Unrecognized argument: stream_options"}}', True),

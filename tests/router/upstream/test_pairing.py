@@ -12,17 +12,19 @@ import pytest_asyncio
 
 from node.protocol.pairing import PATH_PAIR, Code, PairReply
 from router.errors import (
-    AgentNotProven,
     BadRequest,
     CertificateChanged,
     NodeRefused,
     NodeUnreachable,
+    WrongNodeToken,
+)
+from router.pairing_errors import (
+    AgentNotProven,
     NoPairingCode,
     PairingCodeUsed,
     PairingCodeVoid,
     PairingFailed,
     WrongCertificate,
-    WrongNodeToken,
     WrongPairingCode,
 )
 from router.upstream.credentials import NodeCredential

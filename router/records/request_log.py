@@ -1,0 +1,206 @@
+"""The lines of `--log-requests`: one for each request, once it has ended and its usage is known.
+
+A line has names, counts, times and an outcome; never a prompt, a response or a key.
+"""
+
+import logging
+from dataclasses import asdict, dataclass, field
+
+from node.protocol.messages import Finished
+from node.protocol.paths import VERSION_PREFIX
+from router.errors import RouterError
+from router.records.outcomes import reason_of
+from router.types import Lease, Ticket, Tokens
+
+log = logging.getLogger("mlx_fleet.requests")
+
+OUTCOME_LEFT = "disconnected"
+"""Outcome of a request whose client disconnected before it had sent its body."""
+OUTCOME_UNKNOWN = "ended"
+"""Outcome of a request of which nothing is reported, such as a count of tokens."""
+_MOST_CHARS = 256
+"""Longest path or model name of a client in a line."""
+
+
+@dataclass(slots=True)
+class RequestLine:
+    """One request as it is logged. A value that is not known is None."""
+
+    path: str
+    key: str
+    """Name of its key; empty if it has no valid one."""
+    model: str
+    """The model's name in the request; empty if its body could not be read."""
+    node: str = ""
+    """Node of the last attempt; empty if there was none."""
+    attempts: int = 0
+    status: int | None = None
+    """HTTP status of the response; None if none was sent."""
+    outcome: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    queue_s: float | None = None
+    """Wait in the router and in the engine."""
+    ttft_s: float | None = None
+    total_s: float | None = None
+    tokens_per_s: float | None = None
+
+    def set_tokens(self, tokens: Tokens) -> None:
+        self.prompt_tokens, self.cached_tokens, self.completion_tokens = tokens[:3]
+        self.reasoning_tokens = tokens.reasoning
+
+    def text(self) -> str:
+        """The line, without the request's id."""
+        on = f" on {self.node}" if self.node else ""
+        by = f" for {self.key}" if self.key else " without a valid key"
+        model = f" {self.model}" if self.model else ""
+        parts = [f"{self.path.removeprefix(VERSION_PREFIX)}{model}{on}{by}: {self._ending()}"]
+        if self.prompt_tokens is not None:
+            parts.append(self._tokens())
+        for word, seconds in (
+            ("queue", self.queue_s),
+            ("first after", self.ttft_s),
+            ("total", self.total_s),
+        ):
+            if seconds is not None:
+                parts.append(f"{word} {seconds:.2f} s")
+        if self.tokens_per_s is not None:
+            parts.append(f"{self.tokens_per_s:.1f} tokens/s")
+        if self.attempts > 1:
+            parts.append(f"{self.attempts} attempts")
+        return ", ".join(parts)
+
+    def _ending(self) -> str:
+        return self.outcome if self.status is None else f"{self.status} {self.outcome}"
+
+    def _tokens(self) -> str:
+        cached, reasoning = self.cached_tokens or 0, self.reasoning_tokens or 0
+        whole = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
+        return f"{whole} ({cached} cached, {reasoning} reasoning)"
+
+    def fields(self) -> dict[str, object]:
+        """The known values by their names, for a log of JSON objects."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request whose line is not written yet."""
+
+    ticket: Ticket
+    line: RequestLine
+    waits_for: set[str] = field(default_factory=set)
+    """Ids, on their nodes, of the attempts whose usage is not known yet."""
+    has_ended: bool = False
+    error: str = ""
+    """Code of the router's own error with which it ended; empty if there was none."""
+
+
+class RequestLog:
+    """Owner of the lines of requests that have not ended, or whose usage is not known yet."""
+
+    def __init__(self, *, is_on: bool = False) -> None:
+        self.is_on = is_on
+        """True if each request that begins from now on is logged."""
+        self._open: dict[str, _Open] = {}
+
+    # --- a request that has a ticket ---
+
+    def begin(self, ticket: Ticket) -> None:
+        """A request has its first ticket."""
+        if self.is_on:
+            model = ticket.requested_model[:_MOST_CHARS]
+            line = RequestLine(ticket.path, ticket.caller.name, model)
+            self._open[ticket.request_id] = _Open(ticket, line)
+
+    def sent(self, lease: Lease, node_name: str) -> None:
+        """The request has been sent to a node, of whose attempt the usage will be known."""
+        if self._open and (found := self._open.get(lease.ticket_id)) is not None:
+            found.waits_for.add(lease.node_request_id)
+            found.line.node, found.line.attempts = node_name, lease.attempt
+            found.line.queue_s = _waited_s(found, lease)
+
+    def reported(self, lease: Lease, usage: Finished) -> None:
+        """A node has reported the usage of an attempt."""
+        if not self._open or (found := self._open.get(lease.ticket_id)) is None:
+            return
+        line, waited_s = found.line, _waited_s(found, lease)
+        if lease.attempt == line.attempts:
+            counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+            line.set_tokens(Tokens(*counts, usage.reasoning_tokens))
+            line.queue_s = waited_s + usage.queue_s
+            line.ttft_s = None if usage.ttft_s is None else waited_s + usage.ttft_s
+            line.outcome = usage.reason.value
+            if usage.decode_s > 0 and usage.completion_tokens > 1:
+                line.tokens_per_s = (usage.completion_tokens - 1) / usage.decode_s
+        self._settle(found, lease)
+
+    def unreported(
+        self, lease: Lease, outcome: str, tokens: Tokens | None, ttft_s: float | None
+    ) -> None:
+        """An attempt has ended of which no usage record comes; `tokens` are those that a
+        third-party server has reported."""
+        if not self._open or (found := self._open.get(lease.ticket_id)) is None:
+            return
+        if lease.attempt == found.line.attempts:
+            if tokens is not None:
+                found.line.set_tokens(tokens)
+            found.line.ttft_s, found.line.outcome = ttft_s, outcome
+        self._settle(found, lease)
+
+    def ended(self, ticket: Ticket, status: int, error: str, now_s: float) -> None:
+        """The response to the request has ended. `status` is 0 if none was sent; `error` is the
+        code of the router's own error, if it ended with one."""
+        if not self._open or (found := self._open.get(ticket.request_id)) is None:
+            return
+        found.has_ended, found.error = True, error
+        found.line.status = status or None
+        found.line.total_s = now_s - ticket.arrived_s
+        self._write_known(found)
+
+    def close(self) -> None:
+        """Writes the lines of all requests that have ended, at shutdown."""
+        for found in list(self._open.values()):
+            found.waits_for.clear()
+            self._write_known(found)
+        self._open.clear()
+
+    # --- a request that has none ---
+
+    def refused(self, path: str, key: str, error: RouterError, total_s: float) -> None:
+        """A request has been refused before it had a ticket; `key` is the name of its key."""
+        if self.is_on:
+            model = error.model[:_MOST_CHARS]
+            line = RequestLine(path[:_MOST_CHARS], key, model, status=error.status)
+            line.outcome, line.total_s = reason_of(error), total_s
+            _write(line, "")
+
+    def left(self, path: str, key: str, total_s: float) -> None:
+        """A client has disconnected before it had sent its whole body."""
+        if self.is_on:
+            _write(RequestLine(path, key, "", outcome=OUTCOME_LEFT, total_s=total_s), "")
+
+    # --- state ---
+
+    def _settle(self, found: _Open, lease: Lease) -> None:
+        found.waits_for.discard(lease.node_request_id)
+        self._write_known(found)
+
+    def _write_known(self, found: _Open) -> None:
+        """Writes the line once nothing more will be known."""
+        line, ticket_id = found.line, found.ticket.request_id
+        if found.has_ended and not found.waits_for and ticket_id in self._open:
+            del self._open[ticket_id]
+            line.outcome = found.error or line.outcome or OUTCOME_UNKNOWN
+            _write(line, ticket_id)
+
+
+def _waited_s(found: _Open, lease: Lease) -> float:
+    return max(0.0, lease.granted_s - found.ticket.arrived_s)
+
+
+def _write(line: RequestLine, request_id: str) -> None:
+    extra = {"request": line.fields(), "request_id": request_id}
+    log.info("%s", line.text(), extra=extra)
