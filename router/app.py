@@ -206,6 +206,12 @@ def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, traffic: 
         traffic.queue_lengths,
     )
     metrics.add_gauge(
+        "queue_oldest_seconds",
+        "Age of the oldest request that waits for a node.",
+        ("model", "class"),
+        lambda: traffic.oldest_waits().items(),
+    )
+    metrics.add_gauge(
         "breaker_state",
         "1 for the state of a model's breaker on a node, where that is not closed.",
         ("node", "model", "state"),

@@ -74,6 +74,7 @@ def caller_of(record: KeyRecord, team: TeamRecord | None = None) -> Caller:
         record.paid_budget,
         record.models,
         quotas_of(record, team),
+        record.prefix,
     )
 
 

@@ -50,6 +50,8 @@ class Caller(msgspec.Struct, frozen=True):
     all."""
     quotas: tuple[Quota, ...] = ()
     """Limits of the key and of its team; empty if neither has any."""
+    prefix: str = ""
+    """The visible beginning of the key."""
 
     @property
     def may_use_servers(self) -> bool:

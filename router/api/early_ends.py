@@ -6,6 +6,7 @@ from router.api.bodies import Scope, client_of
 from router.auth import key_from_headers
 from router.core import Core
 from router.errors import RouterError, Unauthorized
+from router.records.outcomes import BY_DISCONNECT, PHASE_BODY
 
 
 class EarlyEnds:
@@ -21,11 +22,13 @@ class EarlyEnds:
             core.refusals.wrong_key(client_of(scope), path)
         if error.request_id is None:  # others had a ticket, whose end is recorded already
             total_s = time.monotonic() - begin_s
+            core.metrics.refused(error)
             core.ledger.request_log.refused(path, self._key(scope), error, total_s)
 
     def left(self, scope: Scope, begin_s: float) -> None:
         """A client has disconnected before it had sent its whole body."""
         total_s = time.monotonic() - begin_s
+        self._core.metrics.aborted("", BY_DISCONNECT, PHASE_BODY)
         self._core.ledger.request_log.left(scope["path"], self._key(scope), total_s)
 
     def _key(self, scope: Scope) -> str:

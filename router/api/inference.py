@@ -18,7 +18,7 @@ from router.core import Core
 from router.dispatch.relay import Relay
 from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
-from router.records.outcomes import reason_of
+from router.records.outcomes import BY_DISCONNECT, reason_of
 from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
@@ -75,7 +75,10 @@ class Inference:
         status, error = exchange.status, ""
         if failure is not None:
             failure.request_id = relay.request_id
+            self._core.metrics.refused(failure)
             status, error = status or failure.status, reason_of(failure)
+        if exchange.disconnected and not exchange.complete:
+            self._core.metrics.aborted(relay.ticket.model, BY_DISCONNECT, relay.phase)
         self._core.ledger.request_log.ended(relay.ticket, status, error, time.monotonic())
         if failure is not None:
             relay.reply.fail(failure)

@@ -14,6 +14,7 @@ from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.dispatch.relay import Relay
 from router.errors import RouterError, UnknownRequest
+from router.records.outcomes import BY_CANCEL
 from router.states import KIND_AGENT
 from router.types import Caller, NodeView, ticket_id_of
 
@@ -80,11 +81,18 @@ class RunningRequests:
         # stores.
         if running.relay.ticket.path == PATH_RESPONSES:
             if await self._ends_on_node(running):
+                self._count(running)
                 return True
             if running.ended:
                 return False
+        if not running.cancelled:
+            self._count(running)
         running.cancel()
         return True
+
+    def _count(self, running: RunningRequest) -> None:
+        relay = running.relay
+        self._core.metrics.aborted(relay.ticket.model, BY_CANCEL, relay.phase)
 
     async def _ends_on_node(self, running: RunningRequest) -> bool:
         """Asks the request's node to cancel it; returns True if the node did."""

@@ -14,6 +14,9 @@ from router.records.outcomes import (
     OUTCOME_LATE,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
+    PHASE_PREFILL,
+    PHASE_QUEUE,
+    PHASE_STREAM,
 )
 from router.types import Lease
 from serving.http.http_error import HEADER_RETRY_AFTER
@@ -46,6 +49,13 @@ class Relay:
         """Number of times the request has been sent to a node, including for earlier models."""
         lease = self.reply.lease
         return self.ticket.earlier_attempts if lease is None else lease.attempt
+
+    @property
+    def phase(self) -> str:
+        """The phase of the request, as metrics name it."""
+        if self.reply.lease is None:
+            return PHASE_QUEUE
+        return PHASE_STREAM if self.reply.has_content else PHASE_PREFILL
 
     async def run(self) -> None:
         """Tries nodes until one serves the request or none is left. What it raises is sent to the

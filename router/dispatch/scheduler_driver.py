@@ -34,6 +34,7 @@ from router.types import (
     Reject,
     RejectKind,
     Ticket,
+    Tokens,
     Verdict,
 )
 
@@ -108,6 +109,11 @@ class SchedulerDriver(LedgerListener):
 
     def on_prefilled(self, lease: Lease) -> None:
         self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_used(
+        self, ticket: Ticket, lease: Lease, tokens: Tokens | None, gap_s: float | None
+    ) -> None:
+        self._metrics.used(ticket, lease, tokens, gap_s)
 
     def on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
         self._scheduler.on_verdict(verdict)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from router.fleet.fleet import Fleet
-from router.records.metrics import Metrics, Values
+from router.records.collectors import Values
+from router.records.metrics import Metrics
 from router.states import KIND_AGENT
 from router.types import NodeView
 

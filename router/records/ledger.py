@@ -24,6 +24,7 @@ from router.records.outcomes import (
     Charge,
     LedgerListener,
     UnreportedAttempt,
+    tokens_of,
 )
 from router.records.request_log import RequestLog
 from router.records.settlement import Settlement
@@ -150,8 +151,8 @@ class Ledger:
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
         if entry is None:
             return
-        if entry.ticket.caller.quotas and entry.usage is None:
-            self._settlement.reported(entry.ticket, finished)
+        if entry.usage is None:
+            self._count(entry, finished)
         self.request_log.reported(entry.lease, finished)
         if entry.ended_s is None:
             entry.usage = finished
@@ -159,6 +160,14 @@ class Ledger:
         del self._open[key]
         self._ended.pop(key, None)
         self._judge(entry, entry.ended_s, finished)
+
+    def _count(self, entry: _Entry, finished: Finished) -> None:
+        """Counts an attempt's usage, the first time that its node reports it."""
+        if entry.ticket.caller.quotas:
+            self._settlement.reported(entry.ticket, finished)
+        if finished.reason is not FinishReason.REFUSED:  # a refused one computed nothing
+            used = tokens_of(finished)
+            self._listener.on_used(entry.ticket, entry.lease, used, gap_s(finished))
 
     def _drop(self, node_id: str, why: str) -> None:
         if self._log_limiter.due(node_id):
@@ -235,6 +244,7 @@ class Ledger:
         ended = UnreportedAttempt(reason, entry.ttft_s is not None, entry.tokens, entry.events)
         if entry.ticket.caller.quotas:
             self._settlement.unreported(entry.ticket, ended)
+        self._listener.on_used(entry.ticket, lease, entry.tokens, _unreported_gap_s(entry))
         self._rows.append(
             replace(
                 row,
@@ -248,6 +258,20 @@ class Ledger:
             )
         )
         self.request_log.unreported(lease, reason, entry.tokens, entry.ttft_s)
+
+
+def gap_s(finished: Finished) -> float | None:
+    """The mean seconds between tokens; None without two of them."""
+    later = finished.completion_tokens - 1
+    return finished.decode_s / later if later > 0 and finished.ttft_s is not None else None
+
+
+def _unreported_gap_s(entry: _Entry) -> float | None:
+    made = entry.tokens.completion if entry.tokens is not None else entry.events
+    if entry.ended_s is None or entry.ttft_s is None or made is None or made < 2:
+        return None
+    first_s = entry.ticket.arrived_s + entry.ttft_s
+    return max(0.0, entry.ended_s - first_s) / (made - 1)
 
 
 def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -> UsageRecord:

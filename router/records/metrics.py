@@ -1,66 +1,34 @@
 """The router's Prometheus metrics."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
 from node.protocol.messages import Finished, ModelStatus
-from router.types import Lease, Priority, Tokens
+from router.errors import RouterError
+from router.records.collectors import (
+    Figures,
+    LabeledCounter,
+    LabeledHistogram,
+    TokenCounter,
+    Values,
+)
+from router.records.outcomes import reason_of
+from router.types import Lease, Priority, Ticket, Tokens
 from serving.http.callers import Callers
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PREFIX = "mlx_fleet_"
 _WAIT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320)
+_GAP_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2)
 _OFF_BUCKETS_TOKENS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384, 65536)
 """Up to -1 the node reused less than predicted."""
 _CLASSES = {priority: priority.name.lower() for priority in Priority}
-
-Values = Iterable[tuple[tuple[str, ...], float]]
-"""Pairs of label values and a figure."""
-_Family = GaugeMetricFamily | CounterMetricFamily
-
-
-class _Figures(Collector):
-    """Gauges and counters of other owners, read at each scrape."""
-
-    def __init__(self) -> None:
-        self._read: list[tuple[Callable[[], _Family], Callable[[], Values]]] = []
-
-    def add(self, family: Callable[[], _Family], read: Callable[[], Values]) -> None:
-        """Adds a metric; `family` makes an empty one, `read` its values."""
-        self._read.append((family, read))
-
-    def collect(self) -> Iterator[Metric]:
-        for empty, read in self._read:
-            family = empty()
-            for values, figure in read():
-                family.add_metric(values, figure)
-            yield family
-
-
-class _Counter(Collector):
-    """A counter for each tuple of labels, used by the event loop alone. `prometheus_client.Counter`
-    locks at each count, which takes longer than hashing the prompt of a small request."""
-
-    def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
-        self._name = name
-        self._meaning = meaning
-        self._labels = labels
-        self._counts: dict[tuple[str, ...], float] = {}
-
-    def add(self, *labels: str, count: float = 1) -> None:
-        self._counts[labels] = self._counts.get(labels, 0) + count
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(self._name, self._meaning, labels=self._labels)
-        for labels, count in self._counts.items():
-            family.add_metric(labels, count)
-        yield family
+_MOST_SERIES = 1000
+"""Most pairs of model and key of which tokens are counted apart."""
 
 
 class Metrics:
@@ -71,7 +39,7 @@ class Metrics:
         """`node_name` returns the name of a node's id, for labels."""
         self._node_name = node_name
         self._registry = CollectorRegistry()
-        self._figures = _Figures()
+        self._figures = Figures()
         self._registry.register(self._figures)
         self._requests = self._counter(
             "requests", "Requests that have ended.", "model", "node", "outcome"
@@ -107,6 +75,7 @@ class Metrics:
         self._prompt = self._counter("prompt_tokens", "Tokens of prompts.", "node", "model")
 
         self._count_nodes()
+        self._count_ends()
 
     def _count_nodes(self) -> None:
         """Counters of what nodes do besides serving."""
@@ -133,6 +102,33 @@ class Metrics:
             "swaps", "Loads for which another model was unloaded.", "node", "model"
         )
 
+    def _count_ends(self) -> None:
+        """Counters of how requests end, and of what they took."""
+        self._gap_s = self._histogram(
+            "inter_token_seconds",
+            "Mean time between the tokens of a response.",
+            _GAP_BUCKETS_S,
+            "model",
+            "node",
+        )
+        self._tokens = TokenCounter(
+            _PREFIX + "tokens",
+            "Tokens of ended requests: prompt and of these cached, completion and of these "
+            "reasoning.",
+            _MOST_SERIES,
+        )
+        self._registry.register(self._tokens)
+        self._aborts = self._counter(
+            "aborted_requests",
+            "Requests that were given up before their response was complete.",
+            "model",
+            "by",
+            "phase",
+        )
+        self._refused = self._counter(
+            "refused_requests", "Requests that ended with an error of the router.", "reason"
+        )
+
     # --- events ---
 
     def request_ended(self, model: str, node_id: str, outcome: str) -> None:
@@ -140,18 +136,37 @@ class Metrics:
         name = self._node_name(node_id) if node_id else ""
         self._requests.add(model, name, outcome)
 
+    def refused(self, error: RouterError) -> None:
+        """Counts a request that ended with an error of the router, whenever that was."""
+        self._refused.add(reason_of(error))
+
+    def aborted(self, model: str, by: str, phase: str) -> None:
+        """Counts a request that its client has left (`by` is `disconnect`) or cancelled (`cancel`)
+        in one of the phases `body`, `queue`, `prefill` and `stream`."""
+        self._aborts.add(model, by, phase)
+
+    def used(
+        self, ticket: Ticket, lease: Lease, tokens: Tokens | None, gap_s: float | None
+    ) -> None:
+        """Counts the tokens of an attempt, and observes the mean time between them; None where it
+        is not known."""
+        if tokens is not None:
+            self._tokens.add(lease.model, ticket.caller.prefix, tokens)
+        if gap_s is not None:
+            self._gap_s.observe(gap_s, lease.model, self._node_name(lease.node_id))
+
     def first_content(self, lease: Lease, ttft_s: float) -> None:
         """Observes the time to the first content."""
-        self._ttft_s(lease.model, self._node_name(lease.node_id)).observe(ttft_s)
+        self._ttft_s.observe(ttft_s, lease.model, self._node_name(lease.node_id))
 
     def queue_left(self, model: str, priority: Priority, wait_s: float) -> None:
         """Observes the wait of a request that was granted, rejected, or given up by its client."""
-        self._wait_s(model, _CLASSES[priority]).observe(wait_s)
+        self._wait_s.observe(wait_s, model, _CLASSES[priority])
 
     def compared(self, lease: Lease, predicted_tokens: int, usage: Finished) -> None:
         """Compares a usage record's cached tokens with the prediction."""
         labels = (self._node_name(lease.node_id), lease.model)
-        self._off_tokens(*labels).observe(usage.cached_tokens - predicted_tokens)
+        self._off_tokens.observe(usage.cached_tokens - predicted_tokens, *labels)
         if usage.cached_tokens < predicted_tokens:
             self._over.add(*labels)
         self._predicted.add(*labels, count=predicted_tokens)
@@ -176,7 +191,7 @@ class Metrics:
         """Counts a load; `is_swap` is True if another model was unloaded before it."""
         labels = (self._node_name(node_id), model.name)
         if model.load_s is not None:
-            self._load_s(*labels).observe(model.load_s)
+            self._load_s.observe(model.load_s, *labels)
         if is_swap:
             self._swaps.add(*labels)
 
@@ -213,16 +228,14 @@ class Metrics:
         """All metrics in Prometheus's text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> _Counter:
-        counter = _Counter(_PREFIX + name, meaning, labels)
+    def _counter(self, name: str, meaning: str, *labels: str) -> LabeledCounter:
+        counter = LabeledCounter(_PREFIX + name, meaning, labels)
         self._registry.register(counter)
         return counter
 
     def _histogram(
-        self, name: str, meaning: str, buckets: Sequence[float], *labels: str
-    ) -> Callable[..., Histogram]:
-        """A function that returns the histogram for label values."""
-        family = Histogram(
-            _PREFIX + name, meaning, labels, registry=self._registry, buckets=buckets
-        )
-        return cache(family.labels)
+        self, name: str, meaning: str, bounds: Sequence[float], *labels: str
+    ) -> LabeledHistogram:
+        histogram = LabeledHistogram(_PREFIX + name, meaning, bounds, labels)
+        self._registry.register(histogram)
+        return histogram

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from node.protocol.messages import Finished
 from node.protocol.paths import VERSION_PREFIX
 from router.errors import RouterError
-from router.records.outcomes import reason_of
+from router.records.outcomes import reason_of, tokens_of
 from router.types import Lease, Ticket, Tokens
 
 log = logging.getLogger("mlx_fleet.requests")
@@ -128,8 +128,7 @@ class RequestLog:
             return
         line, waited_s = found.line, _waited_s(found, lease)
         if lease.attempt == line.attempts:
-            counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-            line.set_tokens(Tokens(*counts, usage.reasoning_tokens))
+            line.set_tokens(tokens_of(usage))
             line.queue_s = waited_s + usage.queue_s
             line.ttft_s = None if usage.ttft_s is None else waited_s + usage.ttft_s
             line.outcome = usage.reason.value

@@ -9,8 +9,10 @@ import pytest
 
 from serving.logs.logs import REQUESTS
 from tests.router.api.admin.test_aliases import call
+from tests.router.api.test_requests import Stalled, begun
 from tests.router.api.test_v1 import a_node
-from tests.router.conftest import WAIT_S, RunningRouter, StartNode
+from tests.router.conftest import WAIT_S, AddNode, RunningRouter, StartNode
+from tests.router.dispatch.test_relay import HELLO, STREAM
 
 SECRET = "do not log me"
 
@@ -85,3 +87,21 @@ async def test_a_client_that_leaves_within_its_body_is_logged(
     caller.leave()
     await router.idle()
     assert logged(router, lines) == ["chat/completions for first: disconnected"]
+    text = router.core.metrics.text().decode()
+    assert 'aborted_requests_total{by="disconnect",model="",phase="body"} 1.0' in text
+
+
+async def test_a_client_that_leaves_a_stream_is_logged_and_counted(
+    router: RunningRouter, add_agent: AddNode, lines: pytest.LogCaptureFixture
+) -> None:
+    script = Stalled(HELLO)
+    await add_agent(router, "a", script)
+    caller = await begun(router, script, STREAM)
+    await caller.head()
+    caller.leave()
+    await asyncio.wait_for(script.gone.wait(), WAIT_S)
+    await router.idle()
+    assert logged(router, lines) == ["chat/completions m on a for first: 200 cancelled"]
+    text = router.core.metrics.text().decode()
+    assert 'aborted_requests_total{by="disconnect",model="m",phase="stream"} 1.0' in text
+    assert "refused_requests_total{" not in text

@@ -202,6 +202,9 @@ async def test_a_cancelled_request_is_409_and_its_node_s_work_ends(
     await router.idle()
     assert open_leases(router.core.traffic) == 0
     assert await listed(router) == []
+    text = router.core.metrics.text().decode()
+    assert 'aborted_requests_total{by="cancel",model="m",phase="prefill"} 1.0' in text
+    assert 'refused_requests_total{reason="request_cancelled"} 1.0' in text
 
 
 async def test_a_cancelled_stream_ends_in_one_error(

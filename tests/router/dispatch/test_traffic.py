@@ -56,6 +56,17 @@ class World:
         return place
 
 
+async def test_the_age_of_the_oldest_waiting_ticket_is_counted_by_model_and_class(
+    world: World,
+) -> None:
+    world.add("a")
+    await world.driver.place(ticket("1"))
+    assert world.traffic.oldest_waits() == {}
+    for name, arrived_s in (("old", 993.0), ("new", 998.0)):
+        await world.queue(ticket(name, arrived_s=arrived_s))
+    assert world.traffic.oldest_waits() == {("m", "default"): 7.0}
+
+
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()

@@ -11,7 +11,7 @@ from router.records.ledger import Ledger
 from router.records.outcomes import IGNORE, LedgerListener, UnreportedAttempt
 from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Lease, Ticket, Verdict
+from router.types import Lease, Ticket, Tokens, Verdict
 from tests.fakes import FakeClock
 from tests.router.conftest import ORIGINS, lease, proven, ticket
 
@@ -42,6 +42,7 @@ class Reports(LedgerListener):
         self.verdicts: list[Verdict] = []
         self.disconnected: list[Verdict] = []
         self.refused: list[Verdict] = []
+        self.used: list[tuple[str, Tokens | None, float | None]] = []
 
     def on_prefilled(self, lease: Lease) -> None:
         self.prefilled.append(lease)
@@ -51,6 +52,11 @@ class Reports(LedgerListener):
 
     def on_disconnected(self, verdict: Verdict, ticket: Ticket) -> None:
         self.disconnected.append(verdict)
+
+    def on_used(
+        self, ticket: Ticket, lease: Lease, tokens: Tokens | None, gap_s: float | None
+    ) -> None:
+        self.used.append((ticket.request_id, tokens, gap_s))
 
     def on_refused(self, verdict: Verdict) -> None:
         self.refused.append(verdict)
@@ -94,6 +100,31 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
     assert (row.reasoning_tokens, row.ttft_s, row.decode_s) == (2, 0.25, 2.0)
     assert row.finished_at_s == 99.0
     assert unfinished(ledger) == []
+
+
+def test_what_an_attempt_used_is_passed_on_once() -> None:
+    reports = Reports()
+    ledger = ledger_with("r", "refused", reports=reports)
+    for _ in range(2):
+        ledger.on_finished("n", "i1", FINISHED)
+    refused = replace(FINISHED, request_id="refused", reason=FinishReason.REFUSED)
+    ledger.on_finished("n", "i1", proven(refused))
+    assert reports.used == [("r", Tokens(20, 4, 11, 2), 0.2)]
+
+
+def test_the_gap_between_a_third_party_server_s_tokens_is_measured_by_the_router() -> None:
+    reports = Reports()
+    ledger = ledger_with("counted", "streamed", "whole", reports=reports, reported=False)
+    for name in ("counted", "streamed"):
+        ledger.began(lease(name), 1.0)
+    ledger.ended(lease("counted"), 3.0, "served", Tokens(9, 0, 5), 3)
+    ledger.ended(lease("streamed"), 3.0, "cancelled", None, 3)
+    ledger.ended(lease("whole"), 3.0, "served", Tokens(9, 0, 5))
+    assert reports.used == [
+        ("counted", Tokens(9, 0, 5), 0.5),
+        ("streamed", None, 1.0),
+        ("whole", Tokens(9, 0, 5), None),
+    ]
 
 
 def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> None:

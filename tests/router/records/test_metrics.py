@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.client.error_dialects import refusal_body
+from router.errors import LimitExceeded, Unauthorized
+from router.records.collectors import OTHERS, TokenCounter
 from router.records.metrics import CONTENT_TYPE, Metrics
-from router.types import Lease, Priority
+from router.types import Lease, Priority, Ticket, Tokens
 from serving.http.callers import Callers, Limits
-from tests.router.conftest import running_router
+from tests.router.conftest import running_router, ticket
 
 LEASE = Lease("r", "a", "m", 0.0, 1)
 
@@ -51,6 +54,57 @@ def test_waits_are_histograms() -> None:
     assert found['mlx_fleet_ttft_seconds_bucket{le="0.5",model="m",node="studio"}'] == 1
     assert found['mlx_fleet_ttft_seconds_bucket{le="0.25",model="m",node="studio"}'] == 0
     assert found['mlx_fleet_queue_wait_seconds_sum{class="batch",model="m"}'] == 3
+
+
+def test_a_value_at_a_bucket_s_bound_is_in_it() -> None:
+    metrics = made()
+    for ttft_s in (0.25, 0.3, 1000.0):
+        metrics.first_content(LEASE, ttft_s)
+    found = figures(metrics)
+    labels = 'model="m",node="studio"'
+    assert found[f'mlx_fleet_ttft_seconds_bucket{{le="0.25",{labels}}}'] == 1
+    assert found[f'mlx_fleet_ttft_seconds_bucket{{le="320.0",{labels}}}'] == 2
+    assert found[f'mlx_fleet_ttft_seconds_bucket{{le="+Inf",{labels}}}'] == 3
+    assert found[f"mlx_fleet_ttft_seconds_count{{{labels}}}"] == 3
+
+
+def keyed(prefix: str) -> Ticket:
+    made = ticket()
+    return replace(made, caller=replace(made.caller, prefix=prefix))
+
+
+def test_tokens_are_counted_by_model_key_and_kind() -> None:
+    metrics = made()
+    metrics.used(keyed("mlxf-1"), LEASE, Tokens(10, 4, 6, 2), 0.03)
+    metrics.used(keyed("mlxf-1"), LEASE, Tokens(1, 0, 1), None)
+    metrics.used(keyed("mlxf-2"), LEASE, None, None)
+    found = figures(metrics)
+    for kind, count in (("prompt", 11), ("cached", 4), ("completion", 7), ("reasoning", 2)):
+        assert found[f'mlx_fleet_tokens_total{{key="mlxf-1",kind="{kind}",model="m"}}'] == count
+    assert not any("mlxf-2" in name for name in found)
+    assert found['mlx_fleet_inter_token_seconds_count{model="m",node="studio"}'] == 1
+
+
+def test_keys_beyond_a_number_are_counted_together() -> None:
+    counter = TokenCounter("tokens", "Tokens.", most_series=2)
+    for key in ("a", "b", "c", "d", "a"):
+        counter.add("m", key, Tokens(1, 0, 1))
+    (family,) = counter.collect()
+    prompt = [each for each in family.samples if each.labels["kind"] == "prompt"]
+    found = {each.labels["key"]: each.value for each in prompt}
+    assert found == {"a": 2, "b": 1, OTHERS: 2}
+
+
+def test_refusals_are_counted_by_code_and_limit_and_aborts_by_phase() -> None:
+    metrics = made()
+    metrics.refused(Unauthorized())
+    metrics.refused(LimitExceeded(limit="tokens_per_day"))
+    metrics.aborted("m", "disconnect", "queue")
+    found = figures(metrics)
+    assert found['mlx_fleet_refused_requests_total{reason="invalid_api_key"}'] == 1
+    assert found['mlx_fleet_refused_requests_total{reason="tokens_per_day"}'] == 1
+    labels = 'by="disconnect",model="m",phase="queue"'
+    assert found[f"mlx_fleet_aborted_requests_total{{{labels}}}"] == 1
 
 
 def test_what_paid_servers_cost_is_summed() -> None:
