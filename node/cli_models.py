@@ -1,4 +1,4 @@
-"""Verbs of `node-agent` about models: on disk and in memory."""
+"""Verbs of `node-agent` about models: at the hub, on disk and in memory."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +11,16 @@ from serving.terminal.setting_options import kind_option
 
 models_app = typer.Typer()
 
+HubToken = Annotated[
+    str | None, typer.Option(envvar="HF_TOKEN", help="The hub's token.", show_envvar=True)
+]
+
 
 @models_app.command()
 def pull(
     repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
     name: Annotated[str | None, typer.Option(help="The model's name on this node.")] = None,
-    token: Annotated[
-        str | None, typer.Option(envvar="HF_TOKEN", help="The hub's token.", show_envvar=True)
-    ] = None,
+    token: HubToken = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
     home: Home = None,
 ) -> None:
@@ -30,6 +32,23 @@ def pull(
     from node.protocol.lifecycle import PullCommand
 
     pull_model(home, PullCommand(name or repo_id, repo_id, revision, token))
+
+
+@models_app.command()
+def search(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="Words of its name.")],
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most models to show.")] = 20,
+    token: HubToken = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Search the Hugging Face hub for MLX models, and show which fit into this machine."""
+    from node.commands.configuration import need_extra
+
+    need_extra()
+    from node.commands.hub.search import search as run
+
+    run(home, " ".join(words), limit=limit, token=token, as_json=as_json)
 
 
 @models_app.command("import")

@@ -102,7 +102,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
         yield cause
-        cause = cause.__cause__
+        # Some libraries name the system's error in their own one's arguments only.
+        inside = next((each for each in cause.args if isinstance(each, BaseException)), None)
+        cause = cause.__cause__ or inside
 
 
 def _numbers(error: BaseException) -> Iterator[int]:

@@ -215,6 +215,8 @@ def command_page(path: str) -> str:
     suffix = ""
     if program == "router":
         suffix = next((page for page, verbs in _ROUTER_PAGES.items() if verb in verbs), "")
+    elif verb in _MODELS_OF_AGENT:
+        suffix = "-models"
     return f"reference/cli-{program}{suffix}.md"
 
 
@@ -224,6 +226,7 @@ _ROUTER_PAGES = {
     "-use": ("status", "top", "ps", "chat", "bench"),
 }
 """Verbs that are not on the first page."""
+_MODELS_OF_AGENT = ("search", "pull", "import", "models", "rm", "ps", "stop", "run")
 
 
 def _option_tables(page: str) -> dict[str, Callable[[], str]]:

@@ -151,5 +151,10 @@ def _sentence(error: Exception, command: PullCommand) -> str:
             status = response.status_code
             return f"The hub responds with status {status} for {repo_id}; try again later."
         case _:
-            how = _HOW.get(cause_of(error), "the connection broke.")
-            return f"The hub cannot be reached: {how} {repo_id} is not complete."
+            return f"{unreached(error)} {repo_id} is not complete."
+
+
+def unreached(error: Exception) -> str:
+    """A sentence on why there was no response."""
+    how = _HOW.get(cause_of(error), "the connection broke.")
+    return f"The hub cannot be reached: {how}"

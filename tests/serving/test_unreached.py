@@ -94,3 +94,8 @@ def test_a_refused_certificate_is_reported_with_the_reason() -> None:
 )
 def test_what_has_no_cause_of_its_own_is_reported_as_it_is(error: Exception, shown: str) -> None:
     assert sentence_of(Cause.BROKEN, error) == f"the connection failed ({shown})."
+
+
+def test_an_error_in_the_arguments_of_another_one_is_its_cause() -> None:
+    refused = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    assert cause_of(OSError(refused)) is Cause.REFUSED

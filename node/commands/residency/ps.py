@@ -89,6 +89,7 @@ def _table(loaded: list[ModelInMemory]) -> Table:
         Column("requests", justify="right"),
         "unloaded",
         box=None,
+        pad_edge=False,
     )
     for each in loaded:
         done = "" if each.progress is None else f" {each.progress:.0%}"
