@@ -216,6 +216,9 @@ def warm(
 def clear(
     context: typer.Context,
     yes: Yes = False,
+    model: Annotated[
+        str | None, typer.Option(help="Only of this model, which must be loaded.")
+    ] = None,
     url: Url = None,
     token: Token = None,
     home: Home = None,
@@ -228,7 +231,7 @@ def clear(
     from node.commands.cache import clear_cache
 
     server = find_server(home, url, token, is_spare=is_spare(context, "token"))
-    clear_cache(home, server, local=url is None, yes=yes)
+    clear_cache(home, server, model, local=url is None, yes=yes)
 
 
 @app.command()

@@ -299,12 +299,16 @@ class Agent:
         """The same as `Warming.warm`. Raises `UnknownModel` at once."""
         return self._warming.warm(await self._supervisor.find(name), requests)
 
-    async def clear_cache(self) -> ClearedCache:
-        """Clears the prefix caches of all engines, in memory and on disk, pinned or not."""
+    async def clear_cache(self, model: str | None = None) -> ClearedCache:
+        """Clears the prefix caches of all engines, or of the model's, in memory and on disk, pinned
+        or not. Raises `UnknownModel`."""
         models, memory_bytes, disk_bytes = [], 0, 0
-        loading = ModelState.LOADING
-        skipped = [each.name for each in self._supervisor.status() if each.state is loading]
+        only = None if model is None else (await self._supervisor.find(model)).name
+        statuses = [each for each in self._supervisor.status() if only in (None, each.name)]
+        skipped = [each.name for each in statuses if each.state is ModelState.LOADING]
         for name, engine in self._supervisor.engines().items():
+            if only not in (None, name):
+                continue
             before = engine.handle.link.stats
             # The cache of an engine that dies is gone, too.
             with contextlib.suppress(EngineDied):

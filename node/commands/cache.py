@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import typer
 
-from node.commands.agent_client import NotRunning, ServerAddress, posting
+from node.commands.agent_client import CommandFailed, NotRunning, ServerAddress, posting
 from node.commands.configuration import read_settings
 from node.engine.cache.disk.home import clear_folder
 from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
@@ -15,19 +15,29 @@ from serving.terminal.output import put
 _decode = msgspec.json.Decoder(ClearedCache).decode
 
 
-def clear_cache(home: Path | None, server: ServerAddress, *, local: bool, yes: bool) -> None:
-    """Clears the prefix caches of the agent at `server`. With `local` also deletes the disk tiers
-    of models that are not loaded, or of all models if no agent runs. Prints the freed sizes. Raises
-    `CommandFailed`."""
+def clear_cache(
+    home: Path | None, server: ServerAddress, model: str | None, *, local: bool, yes: bool
+) -> None:
+    """Clears the prefix caches of the agent at `server`, or that of one loaded model. With `local`
+    and without a model also deletes the disk tiers of models that are not loaded, or of all models
+    if no agent runs. Prints the freed sizes. Raises `CommandFailed`."""
     if not yes:
-        typer.confirm("Delete all stored KV, in memory and on disk?", abort=True)
+        what = "all stored KV" if model is None else f"the stored KV of {model}"
+        typer.confirm(f"Delete {what}, in memory and on disk?", abort=True)
+    local = local and model is None
     cleared = ClearedCache((), 0, 0)
     try:
-        with posting(server, PATH_CLEAR_CACHE, {}) as response:
+        body = {} if model is None else {"model": model}
+        with posting(server, PATH_CLEAR_CACHE, body) as response:
             cleared = _decode(response.read())
     except NotRunning:
         if not local:
             raise
+    if model is not None and not (cleared.models or cleared.skipped):
+        raise CommandFailed(
+            f"{model} is not loaded, and which files on disk are its own is known once it is; "
+            "`node-agent cache clear` deletes those of all models."
+        )
     disk_bytes, kept_bytes = cleared.disk_bytes, 0
     if local:
         folder = read_settings({"home": home}).kv_folder

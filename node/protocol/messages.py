@@ -363,6 +363,13 @@ class ModelCommand(msgspec.Struct, frozen=True):
     model: Name
 
 
+class ClearCommand(msgspec.Struct, frozen=True):
+    """Body of `PATH_CLEAR_CACHE`."""
+
+    model: Name | None = None
+    """The model whose cache is cleared; None: all."""
+
+
 class ClearedCache(msgspec.Struct, frozen=True):
     """Response of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
 

@@ -27,6 +27,7 @@ from node.protocol.messages import (
     PATH_LOAD,
     PATH_STATUS,
     PATH_WARM,
+    ClearCommand,
     ControlError,
     Event,
     ModelCommand,
@@ -111,8 +112,10 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
         return StreamingResponse(_warm_lines(results), media_type="application/x-ndjson")
 
     @router.post(PATH_CLEAR_CACHE)
-    async def clear_cache() -> Response:
-        return json_response(msgspec.json.encode(await agent.clear_cache()))
+    async def clear_cache(
+        command: Annotated[ClearCommand, Depends(command_of(ClearCommand))],
+    ) -> Response:
+        return json_response(msgspec.json.encode(await agent.clear_cache(command.model)))
 
 
 def add_error_handlers(app: FastAPI) -> None:

@@ -8,6 +8,7 @@ import typer
 from node.protocol.paths import DEFAULT_PORT
 from router.cli import config, home
 from router.cli.aliases import alias_app
+from router.cli.cache import cache_app
 from router.cli.connect import connect
 from router.cli.keys import keys_app, teams_app
 from router.cli.lifecycle import add_to
@@ -26,6 +27,7 @@ app = group(
     cls=RouterVerbs,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(cache_app, name="cache")
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")
 app.add_typer(teams_app, name="teams")

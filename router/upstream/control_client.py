@@ -27,10 +27,13 @@ from node.protocol.lifecycle import (
 )
 from node.protocol.messages import (
     HEARTBEAT_S,
+    PATH_CLEAR_CACHE,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
     PROTOCOL_VERSION,
+    ClearCommand,
+    ClearedCache,
     ControlError,
     Event,
     ModelCommand,
@@ -72,6 +75,8 @@ _NAME_BYTES = 2 + 12 * NAME_CHARS
 """Longest JSON of a name, with each character as two escapes."""
 
 
+CLEAR_TIMEOUT_S = 240.0
+"""An engine deletes its files on disk one after another."""
 PAIR_TIMEOUT_S = 20.0
 """Both sides compute the proofs meanwhile, and one agent pairs one router at a time."""
 
@@ -166,6 +171,13 @@ class ControlClient:
         it has been idle for that long. Raises what `status` raises."""
         command = UnloadCommand(model, generation, min_idle_s)
         await self._control("POST", PATH_UNLOAD, command, timeout_s=60)
+
+    async def clear_cache(self, model: str | None) -> ClearedCache:
+        """Deletes the stored KV of the model, or of all that are loaded. Raises what `status`
+        raises."""
+        command = ClearCommand(model)
+        body = await self._control("POST", PATH_CLEAR_CACHE, command, timeout_s=CLEAR_TIMEOUT_S)
+        return self._decoded(body, ClearedCache)
 
     async def set_policies(self, policies: Policies) -> None:
         """Sends the agent this router's residency policies. Raises what `status` raises."""

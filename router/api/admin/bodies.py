@@ -65,6 +65,13 @@ class ModelOrder(RequestBody):
     node: Name | None = None
 
 
+class ClearCache(RequestBody):
+    """Body of `/cache/clear`; None stands for every node or model."""
+
+    node: Name | None = None
+    model: Name | None = None
+
+
 class NodeOrder(RequestBody):
     """Body of `/nodes/state`."""
 

@@ -24,6 +24,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /admin/models/pull": {"model": "mlx-community/Qwen3-4B-4bit", "node": "mini"},
     "POST /admin/models/cancel-pull": {"model": "Qwen3-4B-4bit", "node": "mini"},
     "POST /admin/models/remove": {"model": "Qwen3-4B-4bit", "node": "mini"},
+    "POST /admin/cache/clear": {"node": "studio", "model": "Qwen3-4B-4bit"},
     "PUT /admin/aliases/{name}": {
         "targets": [{"model": "Qwen3-4B-4bit", "defaults": {"temperature": 0.2}}],
         "selector": "warm",

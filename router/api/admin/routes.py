@@ -8,6 +8,7 @@ from router.api.admin import (
     adding,
     aliases,
     backup,
+    cache,
     disk,
     explain,
     keys,
@@ -36,6 +37,7 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/models/pull", disk.pull_model, methods=["POST"], status_code=202)
     add("/models/cancel-pull", disk.cancel_pull, methods=["POST"])
     add("/models/remove", disk.remove_model, methods=["POST"])
+    add("/cache/clear", cache.clear_cache, methods=["POST"])
     add("/aliases", aliases.list_aliases, methods=["GET"])
     add("/aliases/{name:path}", aliases.get_alias, methods=["GET"])
     add("/aliases/{name:path}", aliases.set_alias, methods=["PUT"])

@@ -215,6 +215,20 @@ class OrderDone(Row):
     took_s: float
 
 
+class ClearedRow(Row):
+    """Stored KV that a node has deleted."""
+
+    node: str
+    models: tuple[str, ...]
+    """Models whose caches are empty now."""
+    memory_bytes: int
+    disk_bytes: int
+    skipped: tuple[str, ...]
+    """Models that were being loaded, or whose engine did not respond."""
+    error: str | None
+    """Reason why nothing was deleted, as a sentence; None if there is none."""
+
+
 class NodeCheckRow(Row):
     """Result of contacting a node."""
 

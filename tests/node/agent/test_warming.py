@@ -364,7 +364,17 @@ async def test_a_cleared_cache_has_forgotten_everything(tmp_path: Path) -> None:
         assert await cached_tokens(agent) == 0
 
 
-async def clear(client: httpx.AsyncClient) -> ClearedCache:
-    response = await client.post(PATH_CLEAR_CACHE)
+async def test_only_the_named_model_s_cache_is_cleared(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHING) as agent:
+        await warmed(agent, SYSTEM)
+        unknown = await agent.client.post(PATH_CLEAR_CACHE, json={"model": "nothing"})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "model_not_found")
+        assert await cached_tokens(agent) > 0
+        assert (await clear(agent.client, "scripted")).models == ("scripted",)
+        assert await cached_tokens(agent) == 0
+
+
+async def clear(client: httpx.AsyncClient, model: str | None = None) -> ClearedCache:
+    response = await client.post(PATH_CLEAR_CACHE, json={} if model is None else {"model": model})
     body = response.json()
     return ClearedCache(tuple(body["models"]), body["memory_bytes"], body["disk_bytes"])

@@ -63,6 +63,23 @@ async def test_reports_that_a_model_is_being_loaded(
     assert ended.out.splitlines()[1].startswith("Not cleared: scripted, being loaded or busy.")
 
 
+async def test_a_model_is_cleared_alone_and_only_while_it_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stored(tmp_path, "a")
+    clear = ("cache", "clear", "--yes", "--home", str(tmp_path), "--model")
+    async with running(tmp_path) as agent:
+        monkeypatch.setenv("MLX_FLEET_NODE_PORT", str(agent.port))
+        ended = await run_command(capsys, *clear, "scripted")
+        assert ended.code == 1 and "scripted is not loaded" in ended.err
+        ended = await run_command(capsys, *clear, "nothing")
+        assert ended.code == 1 and "nothing" in ended.err
+        await agent.chat()
+        ended = await run_command(capsys, *clear, "scripted")
+        assert (ended.code, ended.err) == (0, "") and ended.out.startswith("Freed ")
+    assert file.exists()
+
+
 async def test_another_machines_agent_is_not_replaced_by_these_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
