@@ -1,6 +1,7 @@
 """Errors of the node agent. A class's docstring is its default message."""
 
 from node.protocol import api_errors
+from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.overflow import Overflow
 
 
@@ -181,6 +182,14 @@ class WrongProtocol(NodeError):
     status = 426
     code = "wrong_protocol"
     kind = "invalid_request_error"
+
+    def __init__(self, message: str, newest: int) -> None:
+        """`newest` is the newest version that this agent speaks."""
+        super().__init__(message)
+        self.newest = newest
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (HEADER_PROTOCOL.encode(), b"%d" % self.newest)]
 
 
 class ModelBusy(NodeError):

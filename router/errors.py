@@ -1,6 +1,8 @@
 """Errors of the router. A class's docstring is its default message; its fields are the only map
 from errors to HTTP statuses and OpenAI error codes."""
 
+from typing import Self
+
 from node.protocol import api_errors
 from node.protocol.error_envelopes import openai_envelope
 from node.protocol.overflow import Overflow
@@ -291,6 +293,20 @@ class WrongNodeToken(RouterError):
 
     status = 502
     code = "wrong_node_token"
+
+
+class NodeOutdated(NodeRefused):
+    """The node runs an older mlx-fleet than the router, which does not have that."""
+
+    code = "node_outdated"
+
+    @classmethod
+    def at(cls, node: str, path: str) -> Self:
+        """The error for a path that the node does not have."""
+        return cls(
+            f"{node} does not have {path[:200]}: it runs an older mlx-fleet than this router. "
+            "`router upgrade-plan` shows how to upgrade it."
+        )
 
 
 class WrongNodeProtocol(RouterError):

@@ -31,12 +31,11 @@ from node.models.store import ModelEntry, ModelStore
 from node.prompt.prompt import RenderRequest
 from node.prompt.renderers import Renderers
 from node.protocol.chain.prefix import Head
-from node.protocol.lifecycle import Policies
+from node.protocol.lifecycle import ClearedCache, Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
     CancelMarked,
-    ClearedCache,
     Event,
     ModelState,
     ModelStatus,

@@ -9,7 +9,7 @@ import typer
 from node.commands.agent_client import CommandFailed, NotRunning, ServerAddress, posting
 from node.commands.configuration import read_settings
 from node.engine.cache.disk.home import clear_folder
-from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
+from node.protocol.lifecycle import PATH_CLEAR_CACHE, ClearedCache
 from serving.terminal.output import put
 
 _decode = msgspec.json.Decoder(ClearedCache).decode

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from node.protocol.bounds import Count, Id, Name, Seconds, Word
+from node.protocol.bounds import MAX_MODELS, Count, Id, Name, Seconds, Word
 
 PATH_UNLOAD = "/fleet/unload"
 PATH_POLICIES = "/fleet/policies"
@@ -18,6 +18,7 @@ PATH_PULL = "/fleet/pull"
 PATH_PULL_CANCEL = "/fleet/pull/cancel"
 PATH_REMOVE = "/fleet/remove"
 PATH_SHARE = "/fleet/share"
+PATH_CLEAR_CACHE = "/fleet/cache/clear"
 PATH_FILES = "/fleet/files"
 """`GET` with `model` and `path` in the query, and a byte range."""
 
@@ -111,3 +112,20 @@ class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     resumes: bool = False
     """Only resume a pull that reports `wants_peer`; do not start one that was cancelled in the
     meantime."""
+
+
+class ClearCommand(msgspec.Struct, frozen=True):
+    """Body of `PATH_CLEAR_CACHE`."""
+
+    model: Name | None = None
+    """The model whose cache is cleared; None: all."""
+
+
+class ClearedCache(msgspec.Struct, frozen=True):
+    """Response of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
+
+    models: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)]
+    memory_bytes: Count
+    disk_bytes: Count
+    skipped: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)] = ()
+    """Models that were loading, or whose engines did not respond. Their caches were not cleared."""

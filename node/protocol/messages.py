@@ -4,9 +4,8 @@ The agent responds to `GET /fleet/status` with a `NodeStatus`, and streams `Even
 object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
 `Finished` records newer than `after` of the same instance follow, so that a router that was
 disconnected gets all that the agent still keeps, and then a `PrefixSnapshot` of each loaded model.
-Every request carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and reports its
-own. All numbers and texts have bounds (`node.protocol.bounds`); a message that exceeds one is not
-decoded.
+Every request names its version in `HEADER_PROTOCOL` (`node.protocol.versions`). All numbers and
+texts have bounds (`node.protocol.bounds`); a message that exceeds one is not decoded.
 """
 
 from enum import StrEnum
@@ -36,12 +35,13 @@ from node.protocol.prefixes import PackedEntries, PackedHashes
 from serving.units import gib
 
 PROTOCOL_VERSION = 6
+OLDEST_PROTOCOL_VERSION = 6
+"""The version before, once there is a newer one than the first that was released: 6."""
 
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
 PATH_LOAD = "/fleet/load"
 PATH_WARM = "/fleet/warm"
-PATH_CLEAR_CACHE = "/fleet/cache/clear"
 
 MAX_CHAIN_BYTES = 2**31
 """Largest chain of a stored response in canonical bytes; a chain that continues it counts them in
@@ -60,6 +60,12 @@ class ModelState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Any that this side does not know; a router leaves such a model out."""
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "ModelState":
+        return cls.UNKNOWN
 
 
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
@@ -243,6 +249,12 @@ class FinishReason(StrEnum):
     ERROR = "error"
     REFUSED = "refused"
     """The request itself was at fault: nothing was computed for it, or none of it counts."""
+    UNKNOWN = "unknown"
+    """Any that this side does not know."""
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "FinishReason":
+        return cls.UNKNOWN
 
 
 class StatusEvent(msgspec.Struct, frozen=True, tag="status"):
@@ -361,23 +373,6 @@ class ModelCommand(msgspec.Struct, frozen=True):
     """Body of `PATH_LOAD` and of paths of `node.protocol.lifecycle`: names a model."""
 
     model: Name
-
-
-class ClearCommand(msgspec.Struct, frozen=True):
-    """Body of `PATH_CLEAR_CACHE`."""
-
-    model: Name | None = None
-    """The model whose cache is cleared; None: all."""
-
-
-class ClearedCache(msgspec.Struct, frozen=True):
-    """Response of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
-
-    models: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)]
-    memory_bytes: Count
-    disk_bytes: Count
-    skipped: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)] = ()
-    """Models that were loading, or whose engines did not respond. Their caches were not cleared."""
 
 
 class ControlError(msgspec.Struct, frozen=True):

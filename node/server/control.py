@@ -20,23 +20,34 @@ from node.errors import (
     UnknownPath,
 )
 from node.protocol.bounds import MAX_BODY_BYTES, clipped
-from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
-from node.protocol.messages import (
+from node.protocol.lifecycle import (
     PATH_CLEAR_CACHE,
+    PATH_POLICIES,
+    PATH_UNLOAD,
+    ClearCommand,
+    Policies,
+    UnloadCommand,
+)
+from node.protocol.messages import (
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
     PATH_WARM,
-    ClearCommand,
     ControlError,
     Event,
     ModelCommand,
-    encode_event,
-    encode_status,
 )
 from node.protocol.ollama.left_out import RUNNING
+from node.protocol.versions import Wire
 from node.server.access import Access
-from node.server.control_auth import ControlGate, command_of, json_response, read_body
+from node.server.control_auth import (
+    ControlGate,
+    command_of,
+    json_response,
+    message_response,
+    read_body,
+    wire_in,
+)
 from node.settings import THREAD_BODY_BYTES
 
 
@@ -68,30 +79,37 @@ def control_router(agent: Agent, access: Access) -> APIRouter:
     router = APIRouter(dependencies=[gate])
 
     @router.get(PATH_STATUS)
-    async def status() -> Response:
-        return json_response(encode_status(agent.status()))
+    async def status(request: Request) -> Response:
+        return message_response(request, agent.status())
 
     @router.get(PATH_EVENTS)
-    async def events(caller: Annotated[str, gate], instance: str = "", after: int = 0) -> Response:
-        lines = _lines(agent.subscribe(instance, after), lambda: access.still_admits(caller))
+    async def events(
+        request: Request, caller: Annotated[str, gate], instance: str = "", after: int = 0
+    ) -> Response:
+        batches = agent.subscribe(instance, after)
+        lines = _lines(batches, wire_in(request), lambda: access.still_admits(caller))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @router.post(PATH_LOAD)
-    async def load(command: Annotated[ModelCommand, Depends(command_of(ModelCommand))]) -> Response:
+    async def load(
+        request: Request, command: Annotated[ModelCommand, Depends(command_of(ModelCommand))]
+    ) -> Response:
         await agent.load(command.model)
-        return json_response(encode_status(agent.status()))
+        return message_response(request, agent.status())
 
     @router.post(PATH_UNLOAD)
     async def unload(
-        command: Annotated[UnloadCommand, Depends(command_of(UnloadCommand))],
+        request: Request, command: Annotated[UnloadCommand, Depends(command_of(UnloadCommand))]
     ) -> Response:
         await agent.unload(command.model, command.generation, command.min_idle_s)
-        return json_response(encode_status(agent.status()))
+        return message_response(request, agent.status())
 
     @router.post(PATH_POLICIES)
-    async def policies(command: Annotated[Policies, Depends(command_of(Policies))]) -> Response:
+    async def policies(
+        request: Request, command: Annotated[Policies, Depends(command_of(Policies))]
+    ) -> Response:
         agent.set_policies(command)
-        return json_response(encode_status(agent.status()))
+        return message_response(request, agent.status())
 
     _add_cache_routes(router, agent)
     return router
@@ -113,9 +131,9 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
 
     @router.post(PATH_CLEAR_CACHE)
     async def clear_cache(
-        command: Annotated[ClearCommand, Depends(command_of(ClearCommand))],
+        request: Request, command: Annotated[ClearCommand, Depends(command_of(ClearCommand))]
     ) -> Response:
-        return json_response(msgspec.json.encode(await agent.clear_cache(command.model)))
+        return message_response(request, await agent.clear_cache(command.model))
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -143,13 +161,14 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 async def _lines(
-    batches: AsyncIterator[list[Event]], is_admitted: Callable[[], bool]
+    batches: AsyncIterator[list[Event]], wire: Wire, is_admitted: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
     """Ends once the router is no longer paired."""
     async for events in batches:
         if not is_admitted():
             return
-        yield b"".join(encode_event(event) + b"\n" for event in events)
+        if lines := b"".join(wire.encode_event(event) for event in events):
+            yield lines
 
 
 async def _warm_lines(results: AsyncGenerator[WarmReport | None, None]) -> AsyncIterator[bytes]:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
@@ -18,9 +17,9 @@ from node.protocol.lifecycle import (
     PATH_SHARE,
     PullCommand,
 )
-from node.protocol.messages import ModelCommand, encode_status
+from node.protocol.messages import ModelCommand
 from node.server.access import Access
-from node.server.control_auth import ControlGate, command_of, json_response
+from node.server.control_auth import ControlGate, command_of, message_response
 from serving.awake import Awake
 from serving.http.exchange import mark_authenticated
 
@@ -46,23 +45,27 @@ def models_router(agent: Agent, access: Access) -> APIRouter:
     router = APIRouter(dependencies=[Depends(ControlGate(access))])
 
     @router.post(PATH_PULL)
-    async def pull(command: Annotated[PullCommand, Depends(command_of(PullCommand))]) -> Response:
+    async def pull(
+        request: Request, command: Annotated[PullCommand, Depends(command_of(PullCommand))]
+    ) -> Response:
         await agent.disk.pull(command)
-        return json_response(encode_status(agent.status()), 202)
+        return message_response(request, agent.status(), 202)
 
     @router.post(PATH_PULL_CANCEL)
-    async def pull_cancel(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+    async def pull_cancel(
+        request: Request, command: Annotated[ModelCommand, MODEL_COMMAND]
+    ) -> Response:
         await agent.disk.pulls.cancel(command.model)
-        return json_response(encode_status(agent.status()))
+        return message_response(request, agent.status())
 
     @router.post(PATH_REMOVE)
-    async def remove(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+    async def remove(request: Request, command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
         await agent.disk.remove(command.model)
-        return json_response(encode_status(agent.status()))
+        return message_response(request, agent.status())
 
     @router.post(PATH_SHARE)
-    async def share(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
-        return json_response(msgspec.json.encode(await agent.disk.share(command.model)))
+    async def share(request: Request, command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+        return message_response(request, await agent.disk.share(command.model))
 
     return router
 

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
 from node.errors import TlsRequired
@@ -21,7 +20,14 @@ from node.protocol.pairing import (
     Unpair,
 )
 from node.server.access import Access
-from node.server.control_auth import ControlGate, command_of, json_response, shown_token
+from node.server.control_auth import (
+    ControlGate,
+    command_of,
+    json_response,
+    message_response,
+    shown_token,
+    wire_in,
+)
 from node.server.pairing_codes import PairingDesk
 
 MAX_PAIR_BYTES = 4096
@@ -41,12 +47,13 @@ def pairing_router(desk: PairingDesk, access: Access) -> APIRouter:
     ) -> Response:
         if request.url.scheme != "https":
             raise TlsRequired
-        return json_response(msgspec.json.encode(await desk.pair(asked)))
+        return message_response(request, await desk.pair(asked))
 
     @router.post(PATH_ROTATE)
-    async def rotate(router_id: Annotated[str, Depends(paired)]) -> Response:
+    async def rotate(request: Request, router_id: Annotated[str, Depends(paired)]) -> Response:
+        wire_in(request)
         secret = await pairings.rotate(router_id)
-        return json_response(msgspec.json.encode(NewSecret(secret)))
+        return message_response(request, NewSecret(secret))
 
     @router.post(PATH_LEAVE)
     async def leave(router_id: Annotated[str, Depends(paired)]) -> Response:
@@ -66,17 +73,19 @@ def pairings_router(desk: PairingDesk, access: Access, host: str) -> APIRouter:
     only_local = [Depends(local), Depends(ControlGate(access))]
 
     @router.get(PATH_PAIRINGS, dependencies=only_local)
-    async def listed() -> Response:
-        return json_response(msgspec.json.encode(PairingList(pairings.list())))
+    async def listed(request: Request) -> Response:
+        return message_response(request, PairingList(pairings.list()))
 
     @router.post(PATH_NEW_CODE, dependencies=only_local)
-    async def new_code() -> Response:
+    async def new_code(request: Request) -> Response:
         code = NewCode(desk.codes.renew().text(), CODE_S, host)
-        return json_response(msgspec.json.encode(code))
+        return message_response(request, code)
 
     @router.post(PATH_UNPAIR, dependencies=only_local)
-    async def unpair(asked: Annotated[Unpair, Depends(command_of(Unpair))]) -> Response:
+    async def unpair(
+        request: Request, asked: Annotated[Unpair, Depends(command_of(Unpair))]
+    ) -> Response:
         await pairings.remove(asked.router)
-        return json_response(msgspec.json.encode(PairingList(pairings.list())))
+        return message_response(request, PairingList(pairings.list()))
 
     return router

@@ -10,7 +10,7 @@ from router.client.response_headers import JSON_HEADERS, NodeHead
 from router.dispatch.attempt_outcome import ErrorResponse, outcome_of, respelled_event
 from router.dispatch.dispatcher import ROUTER_FAULT_STATUSES, Dispatcher
 from router.dispatch.reply import Reply
-from router.errors import ContextTooLong, NodeFailed
+from router.errors import ContextTooLong, NodeFailed, NodeOutdated, UnknownPath
 from router.fleet.stall_watchdog import Progress
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
 from router.types import Lease, Ticket
@@ -27,6 +27,7 @@ LINGER_S = 0.25
 """Seconds that a stream may stay open after its last event."""
 NO_MODEL_STATUS = 404
 """Status by which servers report, among other things, that they no longer have the model."""
+_NO_PATH = frozenset((str(UnknownPath.code),))
 
 
 class Attempt:
@@ -124,12 +125,22 @@ class Attempt:
             raise self._dispatcher.refused(self._lease, status)
         if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):
             body = await response.read_all(MAX_RESPONSE_BYTES)
-            if status == NO_MODEL_STATUS and sse.is_model_missing(body):
+            if self._is_missing(status, body):
                 return ErrorResponse(status, response.headers, body)
             if may_fall_back and sse.is_too_long(body):
                 raise sse.too_long_error(body)
             response.put_back(body)
         return None
+
+    def _is_missing(self, status: int, body: bytes) -> bool:
+        """Returns True if the node does not have the model. Raises `NodeOutdated` if an agent does
+        not have the path."""
+        if status != NO_MODEL_STATUS:
+            return False
+        if self.foreign is None and sse.has_code(body, _NO_PATH):
+            name = self._dispatcher.node_name(self._lease)
+            raise NodeOutdated.at(f"The node {name}", self._ticket.path)
+        return sse.is_model_missing(body)
 
     # --- whole responses ---
 

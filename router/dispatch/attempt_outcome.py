@@ -7,7 +7,7 @@ from node.protocol.paths import ApiDialect
 from router.client import sse
 from router.client.error_dialects import error_body
 from router.dispatch.dispatcher import EndedByAdmin, NotSent
-from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.errors import NodeFailed, NodeOutdated, NodeRefused, RouterError, WrongNodeToken
 from router.records.outcomes import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 from serving.http.http_error import HEADER_RETRY_AFTER
@@ -46,7 +46,7 @@ _SENT_BY_NODE = (ErrorResponse, NodeRefused, WrongNodeToken)
 def failure_kind(failure: RouterError | ErrorResponse) -> Failure:
     if isinstance(failure, NotSent):
         return Failure.UNSENT
-    if isinstance(failure, EndedByAdmin) or (
+    if isinstance(failure, EndedByAdmin | NodeOutdated) or (
         isinstance(failure, ErrorResponse) and failure.is_busy
     ):
         return Failure.BUSY

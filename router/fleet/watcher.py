@@ -10,12 +10,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import structs
+
 from node.protocol.ids import RESPONSE_PREFIX, client_id
 from node.protocol.messages import (
-    PROTOCOL_VERSION,
     Began,
     Event,
     Finished,
+    ModelState,
     NodeStatus,
     PrefixDelta,
     PrefixGone,
@@ -24,6 +26,7 @@ from node.protocol.messages import (
     Stored,
 )
 from node.protocol.names import is_name
+from node.protocol.versions import SPOKEN
 from registry.records import NodeRecord
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeProtocol
 from router.fleet.fleet import Fleet
@@ -35,6 +38,7 @@ from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.node_client import NodeClient
 from router.upstream.rate_limiter import RateLimiter
+from serving.log_limiter import LogLimiter
 
 log = logging.getLogger("mlx_fleet.nodes")
 
@@ -95,6 +99,7 @@ class Watcher:
         self._removed: dict[str, list[NodeClient]] = {}
         """Clients of removed nodes, with the requests that are still open there."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._log_limiter = LogLimiter()
         self._piece = asyncio.Lock()
         """Locked for one iteration of the event loop, so that each iteration applies one part of a
         snapshot, even if many nodes have sent some."""
@@ -279,12 +284,14 @@ class Watcher:
             raise _PrefixGap
 
     def _on_status(self, watched: _Watched, status: NodeStatus) -> None:
-        if status.protocol != PROTOCOL_VERSION:
+        if status.protocol not in SPOKEN:
+            older = "node" if status.protocol < SPOKEN.oldest else "router"
             raise WrongNodeProtocol(
-                f"The node speaks protocol {status.protocol}, this router {PROTOCOL_VERSION}; "
-                "update mlx-fleet on the older of the two machines."
+                f"The node speaks version {status.protocol} of the node protocol, this router "
+                f"{SPOKEN}. Upgrade mlx-fleet on the {older}'s machine."
             )
         self._check(watched.record, status)
+        status = self._known(watched.record, status)
         if status.instance_id != watched.instance_id:
             if watched.breaking is not None:
                 watched.client.break_all()
@@ -309,6 +316,20 @@ class Watcher:
         for name in names:
             if not is_name(name):
                 raise NodeRefused(f"{record.url} reports a model whose name cannot be shown.")
+
+    def _known(self, record: NodeRecord, status: NodeStatus) -> NodeStatus:
+        """Leaves out models in a state that only newer versions have."""
+        known = tuple(each for each in status.models if each.state is not ModelState.UNKNOWN)
+        if len(known) == len(status.models):
+            return status
+        if self._log_limiter.due(record.id):
+            names = ", ".join(each.name for each in status.models if each not in known)
+            more = self._log_limiter.suppressed(record.id)
+            log.warning(
+                "node %s reports a state that this router does not know of %s: they are not used%s",
+                *(record.name, names, more),
+            )
+        return structs.replace(status, models=known)
 
     def _reachable(self, watched: _Watched) -> bool:
         view = self._fleet.node(watched.record.id)

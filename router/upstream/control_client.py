@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -11,15 +11,18 @@ import aiohttp
 import msgspec
 from aiohttp.http import HttpProcessingError
 
-from node.protocol.bounds import MAX_EVENT_BYTES, NAME_CHARS
+from node.protocol.bounds import MAX_EVENT_BYTES
 from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.lifecycle import (
+    PATH_CLEAR_CACHE,
     PATH_POLICIES,
     PATH_PULL,
     PATH_PULL_CANCEL,
     PATH_REMOVE,
     PATH_SHARE,
     PATH_UNLOAD,
+    ClearCommand,
+    ClearedCache,
     Policies,
     PullCommand,
     Share,
@@ -27,20 +30,14 @@ from node.protocol.lifecycle import (
 )
 from node.protocol.messages import (
     HEARTBEAT_S,
-    PATH_CLEAR_CACHE,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
-    PROTOCOL_VERSION,
-    ClearCommand,
-    ClearedCache,
     ControlError,
     Event,
     ModelCommand,
     NodeStatus,
-    decode_status,
 )
-from node.protocol.names import is_name
 from node.protocol.pairing import (
     PATH_LEAVE,
     PATH_PAIR,
@@ -50,16 +47,20 @@ from node.protocol.pairing import (
     PairRequest,
 )
 from node.protocol.paths import PATH_MODELS
+from node.protocol.versions import SPOKEN, read_version
 from router.errors import (
     CertificateChanged,
+    NodeOutdated,
     NodeRefused,
     NodeUnreachable,
+    UnknownPath,
     WrongNodeProtocol,
     WrongNodeToken,
 )
 from router.pairing_errors import PAIRING_FAILURES
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.upstream.credentials import NodeCredential
+from router.upstream.foreign_list import listed_names
 from router.upstream.host_name import NEXT_ADDRESS_S, HostName, Resolver
 from router.upstream.http_client import IDLE_S
 from router.upstream.node_events import NodeEvents
@@ -67,29 +68,10 @@ from serving.unreached import Cause, cause_of, sentence_of
 
 _CONTROL_BYTES = 4 * 1024 * 1024
 """Longest response to a control call: a status, a manifest, a list of models, an error."""
-_LIST_COMMAS = 100_000
-"""Most commas in a list of models. Decoding blocks the event loop, for a time that depends on the
-number of values."""
-MAX_FOREIGN_MODELS = 1000
-_NAME_BYTES = 2 + 12 * NAME_CHARS
-"""Longest JSON of a name, with each character as two escapes."""
-
-
 CLEAR_TIMEOUT_S = 240.0
 """An engine deletes its files on disk one after another."""
 PAIR_TIMEOUT_S = 20.0
 """Both sides compute the proofs meanwhile, and one agent pairs one router at a time."""
-
-
-class ForeignModels(msgspec.Struct):
-    """A third-party server's list of models; Ollama sends null if it has none."""
-
-    data: list[msgspec.Raw] | None
-
-
-class _ForeignModel(msgspec.Struct):
-    id: msgspec.Raw
-
 
 NO_TOKEN = (
     "The node requires its token, and none was given: `router add-node … --token TOKEN`. The agent "
@@ -114,6 +96,19 @@ class Place:
 T = TypeVar("T")
 
 
+class _OtherVersion(WrongNodeProtocol):
+    """The agent speaks another version, in which the request can be repeated."""
+
+
+async def _spoken(send: Callable[[], Awaitable[T]]) -> T:
+    """Sends a request, and once more if the agent speaks another version that this router speaks,
+    too."""
+    try:
+        return await send()
+    except _OtherVersion:
+        return await send()
+
+
 class ControlClient:
     """Sends control calls to one node and reads its events, on connections of their own."""
 
@@ -121,13 +116,17 @@ class ControlClient:
         self.url = place.url
         self._place = place
         self._is_agent = is_agent
+        self._wire = SPOKEN.wire()
+        """The version in which this agent speaks, as far as it is known."""
         self.set_credential(credential)
         self._events = NodeEvents(place.url)
         self._session: aiohttp.ClientSession | None = None
 
     def set_credential(self, credential: NodeCredential) -> None:
         self._credential = credential
-        self._headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION), **credential.headers()}
+
+    def _headers(self) -> dict[str, str]:
+        return {HEADER_PROTOCOL: str(self._wire.version), **self._credential.headers()}
 
     async def close(self) -> None:
         """Closes all connections; the next call connects anew, and calls in progress fail."""
@@ -158,7 +157,7 @@ class ControlClient:
     async def status(self) -> NodeStatus:
         """Reads the agent's status. Raises `NodeUnreachable`, `WrongNodeToken`,
         `WrongNodeProtocol`, `NodeRefused`."""
-        return self._status(await self._control("GET", PATH_STATUS))
+        return self._decoded(await self._control("GET", PATH_STATUS), NodeStatus)
 
     async def load(self, model: str) -> None:
         """Loads a model; returns when it is loaded. Raises what `status` raises."""
@@ -186,7 +185,7 @@ class ControlClient:
     async def pull(self, command: PullCommand) -> NodeStatus:
         """Starts or continues a pull; returns the status after that. Raises what `status`
         raises."""
-        return self._status(await self._control("POST", PATH_PULL, command))
+        return self._decoded(await self._control("POST", PATH_PULL, command), NodeStatus)
 
     async def pull_cancel(self, model: str) -> None:
         """Cancels a pull and deletes what has arrived. Raises what `status` raises."""
@@ -217,45 +216,53 @@ class ControlClient:
         await self._control("POST", PATH_LEAVE)
 
     async def foreign_models(self) -> list[str]:
-        """Lists the model ids of a third-party server, at most `MAX_FOREIGN_MODELS`; ids that are
-        not valid names are skipped. Raises what `status` raises."""
-        body = await self._control("GET", PATH_MODELS)
-        if body.count(b",") > _LIST_COMMAS:
-            raise NodeRefused(f"{self.url}{PATH_MODELS} lists more than {_LIST_COMMAS:,} values.")
-        try:
-            listed = msgspec.json.decode(body, type=ForeignModels).data or []
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise NodeRefused(f"{self.url}{PATH_MODELS} does not list models.") from error
-        names = [_name(entry) for entry in listed[:MAX_FOREIGN_MODELS]]
-        return list(dict.fromkeys(name for name in names if name is not None))
+        """Lists the model ids of a third-party server (`listed_names`). Raises what `status`
+        raises."""
+        return listed_names(await self._control("GET", PATH_MODELS), self.url + PATH_MODELS)
 
     async def events(self, instance_id: str, after: int) -> AsyncGenerator[Event, None]:
         """Yields the agent's events from `after` on; ends when the connection does.
 
         Raises what `status` raises, and `NodeUnreachable` after three missing heartbeats.
         """
-        query = {"instance": instance_id, "after": str(after)}
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=3 * HEARTBEAT_S
-        )
         try:
-            async with self._open_session.get(
-                self.url + PATH_EVENTS,
-                params=query,
-                headers=self._headers,
-                timeout=timeout,
-                allow_redirects=False,
-                read_bufsize=MAX_EVENT_BYTES // 2,  # a line may be twice as long
-            ) as response:
-                await self._check(response)
+            async with await self._begun(instance_id, after) as response:
+                wire = self._wire
                 async for line in response.content:
-                    event = self._events.read(line)
+                    event = self._events.read(line, wire)
                     if event is not None:
                         yield event
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, HttpProcessingError) as error:
             raise NodeRefused(f"{self.url} sent an event that is not one{_why(error)}.") from error
+
+    async def _begun(self, instance_id: str, after: int) -> aiohttp.ClientResponse:
+        """Begins an event stream. An agent that was upgraded meanwhile has ended the one before, so
+        each begins in the newest version."""
+        self._wire = SPOKEN.wire()
+        query = {"instance": instance_id, "after": str(after)}
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=3 * HEARTBEAT_S
+        )
+
+        async def begin() -> aiohttp.ClientResponse:
+            response = await self._open_session.get(
+                self.url + PATH_EVENTS,
+                params=query,
+                headers=self._headers(),
+                timeout=timeout,
+                allow_redirects=False,
+                read_bufsize=MAX_EVENT_BYTES // 2,  # a line may be twice as long
+            )
+            try:
+                await self._check(response)
+            except BaseException:
+                response.close()
+                raise
+            return response
+
+        return await _spoken(begin)
 
     async def _control(
         self,
@@ -264,17 +271,20 @@ class ControlClient:
         command: msgspec.Struct | None = None,
         timeout_s: float = CONTROL_TIMEOUT_S,
     ) -> bytes:
-        try:
+        async def send() -> bytes:
             async with self._open_session.request(
                 method,
                 self.url + path,
-                data=None if command is None else msgspec.json.encode(command),
-                headers={**self._headers, "content-type": "application/json"},
+                data=None if command is None else self._wire.encode(command),
+                headers={**self._headers(), "content-type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
                 allow_redirects=False,
             ) as response:
                 await self._check(response)
                 return await self._read(response)
+
+        try:
+            return await _spoken(send)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
 
@@ -288,7 +298,9 @@ class ControlClient:
             raise self._wrong_token()
         sentence = refusal.message
         if response.status == 426:
-            raise WrongNodeProtocol(sentence)
+            raise self._other_version(response)(sentence)
+        if response.status == 404 and refusal.code == UnknownPath.code and self._is_agent:
+            raise NodeOutdated.at(self.url, response.url.path)
         hint = (
             "is it a node agent? Another server is added with --kind openai."
             if self._is_agent
@@ -298,6 +310,15 @@ class ControlClient:
             f"{self.url} responded with status {response.status} to {response.url.path}; {hint}"
         )
         raise NodeRefused(sentence or status_message)
+
+    def _other_version(self, response: aiohttp.ClientResponse) -> type[WrongNodeProtocol]:
+        """Goes on in the version that the agent names, if the request was in another one."""
+        theirs = read_version(response.headers.get(HEADER_PROTOCOL))
+        sent = response.request_info.headers[HEADER_PROTOCOL]
+        if theirs is None or theirs not in SPOKEN or str(theirs) == sent:
+            return WrongNodeProtocol
+        self._wire = SPOKEN.wire(theirs)
+        return _OtherVersion
 
     def _wrong_token(self) -> WrongNodeToken:
         if self._credential.is_paired:
@@ -316,13 +337,7 @@ class ControlClient:
 
     def _decoded(self, body: bytes, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._not_an_agent(error) from error
-
-    def _status(self, body: bytes) -> NodeStatus:
-        try:
-            return decode_status(body)
+            return self._wire.decode(body, kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise self._not_an_agent(error) from error
 
@@ -341,18 +356,6 @@ def _why(error: Exception) -> str:
     """Names the part of a message that breaks the protocol, as the end of a sentence; empty if no
     part is known."""
     return f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-
-
-def _name(entry: msgspec.Raw) -> str | None:
-    """Returns the name in an entry of a list of models, if it has a valid one."""
-    try:
-        written = msgspec.json.decode(entry, type=_ForeignModel).id
-        if len(memoryview(written)) > _NAME_BYTES:
-            return None
-        name = msgspec.json.decode(written, type=str)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-    return name if is_name(name) else None
 
 
 def _refusal(body: bytes) -> ControlError:

@@ -10,8 +10,8 @@ from node.protocol.messages import (
     Event,
     Finished,
     Stored,
-    decode_event,
 )
+from node.protocol.versions import Wire, kind_of_event
 from serving.log_limiter import LogLimiter
 
 log = logging.getLogger("mlx_fleet.nodes")
@@ -21,13 +21,6 @@ _TAGS = {str(kind.__struct_config__.tag) for kind in (Finished, Began, Stored, C
 of prefixes, the router's view of the node would be wrong."""
 
 
-class _Tagged(msgspec.Struct):
-    type: str
-
-
-_decode_tag = msgspec.json.Decoder(_Tagged).decode
-
-
 class NodeEvents:
     """Decodes the events of one node."""
 
@@ -35,18 +28,22 @@ class NodeEvents:
         self._url = url
         self._log_limiter = LogLimiter()
 
-    def read(self, line: bytes) -> Event | None:
-        """Decodes the event; logs and returns None for an independent one that exceeds the
-        protocol's bounds. Raises `msgspec.MsgspecError` or `UnicodeDecodeError` for every other
-        invalid line."""
+    def read(self, line: bytes, wire: Wire) -> Event | None:
+        """Decodes the event. Returns None for one of a kind that this router does not know, and
+        logs that, and for an independent one that exceeds the protocol's bounds. Raises
+        `msgspec.MsgspecError` or `UnicodeDecodeError` for every other invalid line."""
         try:
-            event: Event = decode_event(line)
+            event = wire.decode_event(line)
         except msgspec.ValidationError as error:
-            kind = _decode_tag(line).type
+            kind = kind_of_event(line)
             if kind not in _TAGS:
                 raise
-            if self._log_limiter.due(kind):
-                more = self._log_limiter.suppressed(kind)
-                log.warning("%s sent a bad %r event, dropped: %s%s", self._url, kind, error, more)
+            self._dropped(kind, f"a bad {kind!r} event, dropped: {error}")
             return None
+        if event is None:
+            self._dropped("", f"a {kind_of_event(line)[:64]!r} event, which is unknown here")
         return event
+
+    def _dropped(self, kind: str, what: str) -> None:
+        if self._log_limiter.due(kind):
+            log.warning("%s sent %s%s", self._url, what, self._log_limiter.suppressed(kind))

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.protocol.messages import ClearedCache
+from node.protocol.lifecycle import ClearedCache
 from router.api.admin.bodies import ClearCache
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.models import client_of, named_agent, nodes_with

@@ -17,12 +17,10 @@ from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
 from node.engines.memory_budget import Leases
 from node.ipc.messages import Pressure
-from node.protocol.lifecycle import PATH_UNLOAD
+from node.protocol.lifecycle import PATH_CLEAR_CACHE, PATH_UNLOAD, ClearedCache
 from node.protocol.messages import (
-    PATH_CLEAR_CACHE,
     PATH_LOAD,
     PATH_WARM,
-    ClearedCache,
     Finished,
     ModelState,
 )

@@ -12,6 +12,7 @@ from node.protocol.messages import StatusEvent
 from node.protocol.overflow import Overflow
 from tests.router.conftest import (
     CHAT,
+    AddNode,
     Request,
     RunningRouter,
     Script,
@@ -22,6 +23,7 @@ from tests.router.conftest import (
 )
 
 MESSAGES = "/v1/messages"
+OLLAMA = "/api/chat"
 AGENT = (
     b'{"error":{"message":"%b","type":"invalid_request_error","param":"messages",'
     b'"code":"context_length_exceeded"}}' % Overflow(9, 8).openai.encode()
@@ -154,3 +156,34 @@ async def test_a_model_that_is_busy_is_not_and_its_retry_after_is_passed_on(
     assert (caller.status, error["code"]) == (429, "queue_full")
     assert error["message"] == "The node a reports: No."
     assert caller.headers["retry-after"] == "7"
+
+
+NO_PATH = {
+    "beside /v1": b'{"message":"There is nothing at /api/chat.","code":"not_found"}',
+    "below /v1": b'{"error":{"message":"There is nothing at /v1/new.","type":'
+    b'"invalid_request_error","param":null,"code":"not_found"}}',
+}
+
+
+@pytest.mark.parametrize("body", NO_PATH.values(), ids=NO_PATH)
+async def test_an_agent_that_does_not_have_a_path_yet_is_named_if_no_other_node_has_it(
+    router: RunningRouter, add_node: AddNode, body: bytes
+) -> None:
+    async def older(request: Request) -> None:
+        await request.answer(body, "404 Not Found")
+
+    async def newer(request: Request) -> None:
+        await request.answer(OK)
+
+    request = {"stream": False, "messages": [{"role": "user", "content": "hello"}]}
+    await add_node(router, "a", older)
+    status, error, _ = await call(router, "m", OLLAMA, **request)
+    assert status == 502
+    assert json.loads(error)["error"].startswith(
+        "The node a does not have /api/chat: it runs an ol"
+    )
+    assert b"`router upgrade-plan`" in error
+    await add_node(router, "b", newer)
+    for _ in range(3):
+        assert (await call(router, "m", OLLAMA, **request))[:2] == (200, OK)
+    assert router.core.traffic.breakers() == []

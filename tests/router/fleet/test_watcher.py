@@ -13,15 +13,18 @@ import pytest_asyncio
 
 from node.protocol.chain.prefix import Head
 from node.protocol.messages import (
+    OLDEST_PROTOCOL_VERSION,
     PROTOCOL_VERSION,
     Began,
     BrokenModel,
+    ModelState,
     PrefixGone,
     PrefixSnapshot,
     StatusEvent,
     Stored,
     encode_event,
 )
+from node.protocol.versions import SPOKEN
 from router.coverage import NOT_COVERED, Coverage
 from router.errors import RouterError
 from router.fleet import watcher as watcher_module
@@ -159,15 +162,30 @@ async def test_a_node_that_cannot_be_followed_shows_the_reason_and_is_tried_agai
     await node.stop()
 
 
-async def test_an_agent_of_another_protocol_is_not_reachable(
-    world: World, start_node: StartNode
+@pytest.mark.parametrize(
+    ("version", "older"),
+    [(OLDEST_PROTOCOL_VERSION - 1, "node"), (PROTOCOL_VERSION + 1, "router")],
+)
+async def test_an_agent_of_another_protocol_is_not_reachable_and_the_older_side_is_named(
+    world: World, start_node: StartNode, version: int, older: str
 ) -> None:
-    older = node_status(protocol=PROTOCOL_VERSION - 1)
-    node = await start_node(silent, first_events=(StatusEvent(older),))
+    status = node_status(protocol=version)
+    node = await start_node(silent, first_events=(StatusEvent(status),))
     await world.watch(node)
-    mismatch = f"protocol {PROTOCOL_VERSION - 1}, this router {PROTOCOL_VERSION}"
+    mismatch = f"speaks version {version} of the node protocol, this router {SPOKEN}. "
     view = await world.until(lambda view: mismatch in str(view.error))
-    assert not view.reachable
+    assert not view.reachable and f"on the {older}'s machine" in str(view.error)
+
+
+async def test_a_model_in_a_state_that_only_newer_versions_have_is_left_out(
+    world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    status = node_status(model_status("m"), model_status("n", state=ModelState.UNKNOWN))
+    await world.watch(await start_node(silent, first_events=(StatusEvent(status),)))
+    view = await world.until(lambda view: view.reachable)
+    assert view.status is not None
+    assert [each.name for each in view.status.models] == ["m"]
+    assert "a state that this router does not know of n" in caplog.text
 
 
 async def test_another_agent_at_the_address_is_not_the_node_that_was_added(

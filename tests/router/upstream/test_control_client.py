@@ -20,7 +20,9 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
+from node.protocol.versions import Change, Versions
 from router.errors import (
+    NodeOutdated,
     NodeRefused,
     NodeUnreachable,
     RouterError,
@@ -119,6 +121,12 @@ async def test_a_node_that_was_given_no_token_is_not_reported_to_have_refused_on
         ("426 Upgrade Required", b"", WrongNodeProtocol, "update mlx-fleet"),
         ("409 Conflict", b'{"message":"Too large."}', NodeRefused, "Too large."),
         ("404 Not Found", b"<html>", NodeRefused, "is it a node agent"),
+        (
+            "404 Not Found",
+            b'{"message":"There is nothing at /fleet/status.","code":"not_found"}',
+            NodeOutdated,
+            "does not have /fleet/status: it runs an older mlx-fleet.*router upgrade-plan",
+        ),
         ("301 Moved", b"", NodeRefused, "responded with status 301"),
         ("200 OK", b"<html>", NodeRefused, "does not respond like a node agent"),
         ("200 OK", b'{"protocol":1}', NodeRefused, "does not respond like a node agent"),
@@ -135,6 +143,54 @@ async def test_each_refusal_has_its_error(
     client = client_of(await start_node(answers(body, status)), clients)
     with pytest.raises(error, match=words):
         await client.control.status()
+
+
+async def test_a_request_is_repeated_once_in_the_version_that_the_agent_names(
+    start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = Change(lambda _name, fields: fields, lambda _name, fields: fields)
+    monkeypatch.setattr(control_client, "SPOKEN", Versions(8, 6, {8: same, 7: same}))
+    named = "7"
+
+    async def script(request: Request) -> None:
+        if request.header("x-fleet-protocol") == "7":
+            return await request.answer(encode_status(node_status(protocol=7)))
+        await request.answer(b"{}", "426 Upgrade Required", **{"x_fleet_protocol": named})
+
+    node = await start_node(script)
+    client = client_of(node, clients)
+    assert [(await client.control.status()).protocol for _ in range(2)] == [7, 7]
+    await client.control.load("m")
+    versions = [request.header("x-fleet-protocol") for request in node.requests]
+    assert versions == ["8", "7", "7", "7"]
+    named = "6"
+    later = client_of(node, clients)
+    for _ in range(2):
+        with pytest.raises(WrongNodeProtocol):
+            await later.control.status()
+    assert [each.header("x-fleet-protocol") for each in node.requests[4:]] == ["8", "6", "6"]
+
+
+async def test_each_event_stream_begins_in_the_newest_version(
+    clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = Change(lambda _name, fields: fields, lambda _name, fields: fields)
+    monkeypatch.setattr(control_client, "SPOKEN", Versions(7, 6, {7: same}))
+    newest = "6"
+
+    async def script(request: Request) -> None:
+        if request.header("x-fleet-protocol") == newest:
+            return await request.answer(encode_event(FINISHED) + b"\n")
+        await request.answer(b"{}", "426 Upgrade Required", **{"x_fleet_protocol": newest})
+
+    node = RawNode(script)
+    await node.start()
+    client = client_of(node, clients)
+    assert await events_of(client) == [FINISHED]
+    newest = "7"
+    assert await events_of(client) == [FINISHED]
+    assert [each.header("x-fleet-protocol") for each in node.requests] == ["7", "6", "7"]
+    await node.stop()
 
 
 async def test_a_closed_port_cannot_be_reached(
@@ -330,7 +386,7 @@ async def test_a_silent_event_stream_times_out(
 
 
 @pytest.mark.parametrize(
-    "line", [b"<html>\n", b'{"type":"news"}\n', b"\xff\xfe\n", b"x" * (2 << 20) + b"\n"]
+    "line", [b"<html>\n", b'{"no":"type"}\n', b"\xff\xfe\n", b"x" * (2 << 20) + b"\n"]
 )
 async def test_what_is_no_event_is_refused(line: bytes, clients: list[NodeClient]) -> None:
     node = RawNode(answers(line))

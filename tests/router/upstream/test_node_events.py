@@ -20,10 +20,12 @@ from node.protocol.messages import (
     Stored,
     encode_event,
 )
+from node.protocol.versions import SPOKEN
 from router.upstream.node_events import NodeEvents
 from tests.router.conftest import node_status
 from tests.router.records.test_ledger import FINISHED
 
+WIRE = SPOKEN.wire()
 ALONE: list[Event] = [
     FINISHED,
     Began("r", "o"),
@@ -48,7 +50,7 @@ def broken(event: Event) -> bytes:
 
 @pytest.mark.parametrize("event", ALONE + BELIEVED, ids=lambda event: type(event).__name__)
 def test_an_event_is_read(event: Event) -> None:
-    assert NodeEvents("http://n").read(encode_event(event) + b"\n") == event
+    assert NodeEvents("http://n").read(encode_event(event) + b"\n", WIRE) == event
 
 
 @pytest.mark.parametrize("event", ALONE, ids=lambda event: type(event).__name__)
@@ -58,16 +60,16 @@ def test_an_event_that_stands_alone_is_dropped_with_one_line(
     caplog.set_level(logging.WARNING)
     events = NodeEvents("http://n")
     for _ in range(1000):
-        assert events.read(broken(event)) is None
+        assert events.read(broken(event), WIRE) is None
     (line,) = caplog.messages
     assert line.startswith("http://n sent a bad ") and len(line) < 200
-    assert events.read(encode_event(event)) == event
+    assert events.read(encode_event(event), WIRE) == event
 
 
 @pytest.mark.parametrize("event", BELIEVED, ids=lambda event: type(event).__name__)
 def test_an_event_that_others_build_on_is_refused(event: Event) -> None:
     with pytest.raises(msgspec.ValidationError):
-        NodeEvents("http://n").read(broken(event))
+        NodeEvents("http://n").read(broken(event), WIRE)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +82,19 @@ def test_an_event_that_others_build_on_is_refused(event: Event) -> None:
         b'{"type":5}',
         b'{"type":"finished"',
         b"\xff\xfe",
-        b'{"type":"x"}',
     ],
     ids=ascii,
 )
 def test_what_is_no_event_is_refused(line: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):
-        NodeEvents("http://n").read(line)
+        NodeEvents("http://n").read(line, WIRE)
+
+
+def test_a_kind_that_only_newer_agents_have_is_left_out_with_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    events = NodeEvents("http://n")
+    for _ in range(1000):
+        assert events.read(b'{"type":"weather","degrees":20}\n', WIRE) is None
+    assert caplog.messages == ["http://n sent a 'weather' event, which is unknown here"]

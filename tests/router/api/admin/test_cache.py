@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache, ControlError
+from node.protocol.lifecycle import PATH_CLEAR_CACHE, ClearedCache
+from node.protocol.messages import ControlError
 from tests.router.api.admin.test_aliases import call
 from tests.router.conftest import AddNode, Request, RunningRouter
 
