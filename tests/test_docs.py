@@ -158,6 +158,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/admin/explain",
         "/admin/explain/{request_id}",
         "/metrics",
+        "/metrics/nodes/{name}",
         "/scripted",
     ],
 )

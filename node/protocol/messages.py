@@ -42,6 +42,7 @@ PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
 PATH_LOAD = "/fleet/load"
 PATH_WARM = "/fleet/warm"
+PATH_METRICS = "/metrics"
 
 MAX_CHAIN_BYTES = 2**31
 """Largest chain of a stored response in canonical bytes; a chain that continues it counts them in

@@ -4,6 +4,7 @@ for paired routers."""
 from fastapi import APIRouter, Request, Response
 
 from node.agent.metrics import CONTENT_TYPE, NodeMetrics
+from node.protocol.messages import PATH_METRICS
 from node.server.access import Access
 from node.server.control_auth import shown_token
 
@@ -13,7 +14,7 @@ def metrics_router(metrics: NodeMetrics, access: Access) -> APIRouter:
     models."""
     router = APIRouter()
 
-    @router.get("/metrics")
+    @router.get(PATH_METRICS)
     async def show(request: Request) -> Response:
         access.check_reader(request.scope, shown_token(request))
         return Response(metrics.text(), media_type=CONTENT_TYPE)

@@ -32,6 +32,7 @@ from node.protocol.messages import (
     HEARTBEAT_S,
     PATH_EVENTS,
     PATH_LOAD,
+    PATH_METRICS,
     PATH_STATUS,
     ControlError,
     Event,
@@ -158,6 +159,10 @@ class ControlClient:
         """Reads the agent's status. Raises `NodeUnreachable`, `WrongNodeToken`,
         `WrongNodeProtocol`, `NodeRefused`."""
         return self._decoded(await self._control("GET", PATH_STATUS), NodeStatus)
+
+    async def metrics(self) -> bytes:
+        """Reads the agent's figures in Prometheus's format. Raises what `status` raises."""
+        return await self._control("GET", PATH_METRICS)
 
     async def load(self, model: str) -> None:
         """Loads a model; returns when it is loaded. Raises what `status` raises."""
