@@ -34,6 +34,35 @@ def pull(
     pull_model(home, PullCommand(name or repo_id, repo_id, revision, token))
 
 
+@models_app.command("run")
+def chat(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(help="Its name, or the part after the slash; at the hub OWNER/NAME.")
+    ],
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="A prompt, for one response.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Pull a missing model without a question.")
+    ] = False,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+) -> None:
+    """Chat with a model: pull it if it is not here, start an agent if none runs, load the model."""
+    from node.commands.agent_client import find_server
+    from node.commands.configuration import read_settings
+    from node.commands.run import run
+
+    wanted = run.Conversation(model, " ".join(text or ()), system, yes)
+    if url is None:
+        run.run(read_settings({"home": home}), wanted)
+    else:
+        run.run_at(find_server(home, url, token, is_spare=is_spare(context, "token")), wanted)
+
+
 @models_app.command()
 def search(
     words: Annotated[list[str], typer.Argument(metavar="WORDS", help="Words of its name.")],
