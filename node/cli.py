@@ -5,8 +5,9 @@ Every failure is one line on standard error.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,10 +16,14 @@ from node.cli_options import Home, Json, Token, Url, Yes, is_spare
 from node.errors import NodeError, StartError
 from node.settings import Settings, sources
 from serving.errors import CannotStart
+from serving.services.cli import service_group
 from serving.terminal.cli_version import version_option
 from serving.terminal.output import put, shown
 from serving.terminal.setting_options import with_settings
 from serving.terminal.verbs import Verbs
+
+if TYPE_CHECKING:
+    from serving.services.program import ServedProgram
 
 NAME = "node-agent"
 
@@ -62,11 +67,29 @@ def _settings(given: dict[str, Any]) -> Settings:
     return read_settings(_options(given))
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a command, with lists as settings have them."""
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
     }
+
+
+def _service(given: Mapping[str, Any]) -> "ServedProgram":
+    from serving.services.program import ServedProgram
+
+    read = sources(_options(given))
+
+    def check() -> int:
+        from node.commands.serve import checked_stop_s
+
+        return checked_stop_s(read)
+
+    return ServedProgram(
+        NAME, read, check, "`node-agent pair` shows the code with which a router is paired."
+    )
+
+
+app.add_typer(service_group(Settings, _service), name="service")
 
 
 @config.command()

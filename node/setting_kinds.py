@@ -205,7 +205,12 @@ def _by_model(
 BITS = Kind(read_bits, "4|8", example="8")
 SIZE = Kind(keyed(read_bytes), "SIZE", example="8GB")
 SIZE_OR_SHARE = Kind(keyed(read_size_or_share), "SIZE|N%", example="80%")
-DISK_SIZE = Kind(keyed(read_disk_bytes), "SIZE|N%|off|auto", example="50GiB")
+DISK_SIZE = Kind(
+    keyed(read_disk_bytes),
+    "SIZE|N%|off|auto",
+    show=lambda size: "auto" if size == AUTO_BYTES else str(size),
+    example="50GiB",
+)
 SWITCH = Kind(read_flag, "on|off", show=lambda is_on: "on" if is_on else "off")
 NAMES = Kind(read_text, "NAME", _separated(read_text), example="qwen")
 PATHS = Kind(read_path, "PATH", _separated(read_path, os.pathsep), example="/Volumes/Data/qwen")

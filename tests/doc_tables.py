@@ -212,6 +212,8 @@ def option_table(command: Any) -> str:
 def command_page(path: str) -> str:
     """The page with a command's section."""
     program, verb = path.split()[:2]
+    if verb == "service":
+        return "reference/cli-services.md"
     suffix = ""
     if program == "router":
         suffix = next((page for page, verbs in _ROUTER_PAGES.items() if verb in verbs), "")

@@ -3,6 +3,7 @@ time."""
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 import threading
@@ -57,6 +58,8 @@ FLUSH_S = 2.0
 """Seconds that clients may take to read the rest of their responses."""
 LAST_RESORT_S = 5
 """Seconds until uvicorn cancels the connections that remain."""
+STOP_S = math.ceil(GRACE_S + STOP_GRACE_S + FLUSH_S + LAST_RESORT_S) + 15
+"""Seconds after which an agent has ended, with a margin for engine processes and a slow disk."""
 POLL_S = 0.02
 ADVICE = (
     "A router is paired with a node agent by the code that `node-agent pair` shows on the agent's "
@@ -99,6 +102,14 @@ def serve(settings: Settings, sources: Sources | None = None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         server.run(sockets=listeners)
+
+
+def checked_stop_s(sources: Sources) -> int:
+    """The seconds after which an agent with these settings has ended. Raises `NodeError` and
+    `CannotStart` if it would not start."""
+    if valid_settings(sources).engine == "text":
+        need_extra()
+    return STOP_S
 
 
 def reading(sources: Sources | None) -> Callable[[], Settings] | None:

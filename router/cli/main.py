@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from node.protocol.paths import DEFAULT_PORT
-from router.cli import config, home
+from router.cli import config, home, service
 from router.cli.aliases import alias_app
 from router.cli.cache import cache_app
 from router.cli.connect import connect
@@ -91,6 +91,7 @@ def up(
 home.add_to(app)
 app.command()(connect)
 config.add_to(app)
+service.add_to(app)
 
 
 # --- nodes and models ---

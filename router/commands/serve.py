@@ -34,7 +34,7 @@ from serving.tls.given_certificate import given_context
 
 SHUTDOWN_S = 5.0
 """Seconds that requests may go on after the router is asked to end."""
-_LAST_WORDS_S = 2.0
+LAST_WORDS_S = 2.0
 """Seconds after that in which clients can read why their request ended."""
 _ORPHAN_S = 20.0
 """Seconds after its parent's end by which the router has exited, whatever hangs."""
@@ -170,7 +170,7 @@ def server_config(core: Core, callers: Callers) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(SHUTDOWN_S + _LAST_WORDS_S),
+        timeout_graceful_shutdown=int(SHUTDOWN_S + LAST_WORDS_S),
     )
 
 

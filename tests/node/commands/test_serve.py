@@ -19,15 +19,12 @@ import httpx
 import psutil
 import pytest
 
-from node.app import NodeApp, build_app, load_token
+from node.app import STOP_GRACE_S, NodeApp, build_app, load_token
 from node.commands import serve as command
-from node.commands.serve import (
-    GRACE_S,
-    serve,
-)
+from node.commands.serve import FLUSH_S, GRACE_S, LAST_RESORT_S, checked_stop_s, serve
 from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
-from node.settings import Settings
+from node.settings import Settings, sources
 from serving.errors import CannotStart
 
 WAIT_S = 30
@@ -299,3 +296,13 @@ def test_a_first_start_shows_the_token_to_a_terminal_only(
 
 def stopping(_settings: Settings) -> NodeApp:
     raise StartError("enough")
+
+
+def test_a_service_has_the_time_that_the_agent_takes_to_end() -> None:
+    given = sources({"engine": "scripted"}, {})
+    assert checked_stop_s(given) > GRACE_S + STOP_GRACE_S + FLUSH_S + LAST_RESORT_S
+
+
+def test_settings_that_stop_a_start_stop_the_installation_of_a_service() -> None:
+    with pytest.raises(StartError, match="script is for the scripted engine"):
+        checked_stop_s(sources({"script": Path("x")}, {}))
