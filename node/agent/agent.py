@@ -233,6 +233,12 @@ class Agent:
             return "The agent is starting or shutting down."
         return None if self._supervisor.names() else "There is no model on this node."
 
+    async def meant(self, name: str, origin: str = "") -> str:
+        """The model that a client means by a name, whole or short; the name itself if there is
+        none, or if a router names it by `origin`: its names are whole, and a model that has gone
+        must not become another one. Raises `UnknownModel` for a short name of several."""
+        return name if origin else await self._supervisor.meant(name)
+
     async def cards(self) -> list[ModelCard]:
         """The entries of `/v1/models`, by name."""
         await self._supervisor.refresh()

@@ -6,8 +6,8 @@ engine step; with stream=false the same parts are collected and serialized once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
@@ -142,7 +142,9 @@ class Writer(Protocol):
 
 
 class DialectRequest(Protocol):
-    """A parsed and validated request body."""
+    """A parsed and validated request body, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def request(self) -> TextRequest:
@@ -150,3 +152,13 @@ class DialectRequest(Protocol):
 
     def writer(self, head: ResponseHead) -> Writer:
         """Returns a new writer for this request's response."""
+
+
+R = TypeVar("R", bound=DialectRequest)
+
+
+def renamed(parsed: R, model: str) -> R:
+    """The same parsed body for the model of that name."""
+    if parsed.request.model == model:
+        return parsed
+    return replace(parsed, **{"request": replace(parsed.request, model=model)})

@@ -1,6 +1,8 @@
 """The models that a node can serve: those in its store, and those in use."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,9 +10,13 @@ from node.engines.slots import Slots
 from node.errors import ModelBroken, UnknownModel
 from node.hardware import free_disk_bytes
 from node.models.store import BrokenFolder, Contents, ModelEntry, ModelStore
+from serving.short_names import ShortNames, ambiguous
 
 NAME_LIMIT = 200
 """Longest piece of an unknown name that is repeated or compared, in characters."""
+
+FRESH_S = 1.0
+"""A name that is not known is searched on disk, unless that was read so recently."""
 
 
 class ModelCatalog:
@@ -36,6 +42,10 @@ class ModelCatalog:
         self._slots = slots
         self._on_change = on_change
         self._on_read = on_read
+        self._short: tuple[frozenset[str], ShortNames] = frozenset(), ShortNames(())
+        """The names that were needed last, and what is short for them."""
+        self._read_s = -math.inf
+        """When the store was read last."""
         self._reading = asyncio.Lock()
         """Serializes reads of the disk, so that an older result never replaces a newer one."""
 
@@ -48,6 +58,7 @@ class ModelCatalog:
             before = (self.entries.keys(), self.broken)
             self.entries = {entry.name: entry for entry in (*here.models, *used)}
             self.broken = tuple(each for each in here.broken if each.name not in self.entries)
+        self._read_s = time.monotonic()
         if before != (self.entries.keys(), self.broken):
             self._on_change()
         self._on_read()
@@ -67,6 +78,24 @@ class ModelCatalog:
         near = await asyncio.to_thread(self._store.near, name[:NAME_LIMIT])
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise UnknownModel(f"There is no model {name[:NAME_LIMIT]!r} on this node.{hint}")
+
+    async def meant(self, name: str) -> str:
+        """Returns the model that a client means by a name, whole or short; the name itself if there
+        is none. Raises `UnknownModel` for a short name of several."""
+        if name not in self.entries and time.monotonic() - self._read_s > FRESH_S:
+            # The whole name of a model that has just come is not short for another one.
+            await self.refresh()
+        if name in self.entries:
+            return name
+        names = frozenset((*self.entries, *(each.name for each in self.broken)))
+        of, short = self._short
+        if of != names:
+            short = ShortNames(names)
+            self._short = names, short
+        found = short.find(name)
+        if len(found) > 1 and name not in found:
+            raise UnknownModel(ambiguous(name, found))
+        return found[0] if len(found) == 1 else name
 
     def _read(self) -> tuple[Contents, int]:
         return self._store.contents(), free_disk_bytes(self._kv_folder)

@@ -84,6 +84,10 @@ class Supervisor:
         names."""
         return await self._catalog.find(name)
 
+    async def meant(self, name: str) -> str:
+        """The same as `ModelCatalog.meant`."""
+        return await self._catalog.meant(name)
+
     def _on_read(self) -> None:
         if self._needs_spare():
             self._engines.keep_spare(self._needs_spare)

@@ -124,7 +124,8 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
         else:
             # In a thread, so that it stalls no stream.
             model, requests = await asyncio.to_thread(parse_command, body)
-        results = await agent.warm(model, requests)
+        # Only commands of this machine send it, where people type names.
+        results = await agent.warm(await agent.meant(model), requests)
         # Until the model is loaded, a failure can still be an HTTP status.
         await anext(results)
         return StreamingResponse(_warm_lines(results), media_type="application/x-ndjson")

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from node.agent.agent import Agent
-from node.dialects.base import DialectRequest
+from node.dialects.base import DialectRequest, renamed
 from node.dialects.ollama.chat import OllamaRequest, read_ollama_chat
 from node.dialects.ollama.generate import read_ollama_generate
 from node.dialects.ollama.models import read_named
@@ -74,10 +75,14 @@ class OllamaApi:
     # --- text --------------------------------------------------------------------------------
 
     async def _generate(self, call: Call) -> None:
-        parsed, chain = await call.read(partial(self._read, call, self._names()))
+        names = self._names()
+        parsed, body = await call.read(partial(_read, call.path, names))
         if isinstance(parsed, ResidencyRequest):
-            await self._change_residency(call, parsed)
+            whole = await self._agent.meant(parsed.model, call.origin)
+            await self._change_residency(call, replace(parsed, model=whole))
             return
+        parsed = renamed(parsed, await self._agent.meant(parsed.request.model, call.origin))
+        chain = self._make_chain(call, body, parsed.request.model)
         model, keep_alive_s = parsed.request.model, parsed.keep_alive_s
         if parsed.needs:
             self._check_abilities(await self._agent.card(model), parsed)
@@ -93,13 +98,6 @@ class OllamaApi:
             if ability not in card.capabilities:
                 raise BadRequest(f"{card.name!r} does not support {word}.", param=param)
 
-    def _read(
-        self, call: Call, names: Collection[str], body: bytes
-    ) -> tuple[OllamaRequest | ResidencyRequest, LateChain]:
-        parsed = _READERS[call.path](body, lambda name: untagged(name, names.__contains__))
-        model = parsed.model if isinstance(parsed, ResidencyRequest) else parsed.request.model
-        return parsed, self._make_chain(call, body, model)
-
     def _names(self) -> frozenset[str]:
         """Returns the names of the models that were here when the disk was read last."""
         return frozenset(each.name for each in self._agent.status().models)
@@ -107,7 +105,7 @@ class OllamaApi:
     async def _named(self, call: Call) -> str:
         """Returns the model that the body names."""
         name = await call.read(read_named)
-        return untagged(name, self._names().__contains__)
+        return await self._agent.meant(untagged(name, self._names().__contains__), call.origin)
 
     # --- residency ---------------------------------------------------------------------------
 
@@ -162,3 +160,10 @@ class OllamaApi:
         statuses = {each.name: each for each in self._agent.status().models}
         found = ((card, statuses.get(card.name)) for card in cards)
         return [OllamaModel(card, (status,)) for card, status in found if status is not None]
+
+
+def _read(
+    path: str, names: Collection[str], body: bytes
+) -> tuple[OllamaRequest | ResidencyRequest, bytes]:
+    """Returns the parsed body, and the body."""
+    return _READERS[path](body, lambda name: untagged(name, names.__contains__)), body

@@ -11,7 +11,7 @@ from node.agent.agent import Agent
 from node.agent.batch import Batch
 from node.agent.open_request import Job
 from node.agent.requests import distinct_id
-from node.dialects.base import ResponseHead
+from node.dialects.base import ResponseHead, renamed
 from node.dialects.responses.body import ResponsesRequest, read_responses
 from node.dialects.responses.events import ResponseWriter
 from node.dialects.responses.input import History
@@ -58,6 +58,7 @@ class ResponsesApi:
     async def create(self, call: Call) -> None:
         """Handles POST of a new response."""
         parsed, fields = await call.read(lambda body: (read_responses(body), read_fields(body)))
+        parsed = renamed(parsed, await self._agent.meant(parsed.request.model, call.origin))
         history, head, goes_on = History(), None, parsed.needs_history
         if goes_on:
             previous_id = parsed.facts.previous_id

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from node.agent import status_report
 from node.agent.agent import Agent
 from node.dialects.anthropic.body import count_tokens_body, read_count_tokens, read_messages
-from node.dialects.base import DialectRequest, ResponseHead
+from node.dialects.base import DialectRequest, ResponseHead, renamed
 from node.dialects.chat.body import read_chat
 from node.dialects.chat.response import ReasoningField
 from node.dialects.completions.completions import read_completion
@@ -117,7 +117,9 @@ class Api:
             path = path.removesuffix("/")
         if read := self._reads.get(path):
             call.require_method("POST")
-            await self._generate(call, *await call.read(lambda body: self._read(call, read, body)))
+            parsed, body = await call.read(lambda body: (read(body), body))
+            parsed = renamed(parsed, await self._agent.meant(parsed.request.model, call.origin))
+            await self._generate(call, parsed, self._chain(call, body, parsed.request.model))
         elif found := self._handlers.get(path):
             method, handler = found
             call.require_method(method)
@@ -133,13 +135,6 @@ class Api:
             await self._cancel(call, path.removeprefix(PATH_REQUESTS + "/"))
         else:
             raise UnknownPath.at(call.path)
-
-    def _read(
-        self, call: Call, read: Callable[[bytes], DialectRequest], body: bytes
-    ) -> tuple[DialectRequest, LateChain]:
-        """Returns the parsed body and its prefix hash chain."""
-        parsed = read(body)
-        return parsed, self._chain(call, body, parsed.request.model)
 
     def _chain(self, call: Call, body: bytes, model: str) -> LateChain:
         """Returns the prefix hash chain of a body."""
@@ -171,6 +166,7 @@ class Api:
 
     async def _count_tokens(self, call: Call) -> None:
         request = await call.read(read_count_tokens)
+        request = replace(request, model=await self._agent.meant(request.model, call.origin))
         body = count_tokens_body(await self._agent.count_tokens(request, call.origin))
         await call.send_json(body, call.response_headers(request))
 
@@ -179,7 +175,7 @@ class Api:
 
     async def _show_model(self, call: Call, name: str) -> None:
         try:
-            card = await self._agent.card(name)
+            card = await self._agent.card(await self._agent.meant(name, call.origin))
         except UnknownModel:
             call.require_method("GET", exists=False)
             raise

@@ -17,6 +17,7 @@ from router.commands.client import (
     read_rows,
 )
 from router.states import OUT_OF_SERVICE
+from serving.short_names import ShortNames
 
 LOAD_TIMEOUT_S = 3600.0
 _POLL_S = 0.5
@@ -94,10 +95,11 @@ def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> I
 
 def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
     """Returns the progress of the most advanced load of the model; None if none is reported."""
+    found = ShortNames(row.name for row in rows).find(model)
     shares = (
         place.progress
         for row in rows
-        if model == row.name or model in row.aliases
+        if row.name in (model, *found) or model in row.aliases
         for place in row.nodes
         if place.state == "loading" and place.progress is not None
     )

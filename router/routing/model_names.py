@@ -8,9 +8,12 @@ from registry.records import AliasRecord, AliasTarget
 from router.errors import ModelBroken, UnknownModel
 from router.fleet.fleet import Fleet
 from router.types import ModelRoute, Target
+from serving.short_names import ShortNames, ambiguous
 
 NAME_CHARS = 200
 """Longest part of an unknown name that is compared or repeated in a message."""
+MOST_SHORT = 8
+"""Most sets of names whose short names are kept."""
 ANY = "*"
 """Matches any text, in a pattern."""
 
@@ -27,6 +30,8 @@ class Names:
         self._aliases: dict[str, AliasRecord] = {}
         self._patterns: tuple[str, ...] = ()
         """Aliases that are patterns, those with the longest literal text first."""
+        self._short: dict[frozenset[str], ShortNames] = {}
+        """Short names of the sets of names that were needed last."""
         for alias in aliases:
             self.put(alias)
 
@@ -48,10 +53,16 @@ class Names:
         return tuple(self._aliases.values())
 
     def route(self, name: str, allowed: Patterns | None = None) -> ModelRoute:
-        """The targets of a name. Raises `ModelBroken`, or `UnknownModel` with similar names; so is
-        a name that is not `allowed`, if that is not None."""
+        """The targets of a name, or of the one that it is short for. Raises `ModelBroken`, or
+        `UnknownModel` with similar names, also for a name that is not `allowed`, if that is not
+        None."""
         if allowed is not None:
             return self._route_within(name, allowed)
+        return self._whole(name) or self.route(self._meant(name, None))
+
+    def _whole(self, name: str) -> ModelRoute | None:
+        """The targets of a whole name; None if it is neither a model nor an alias. Raises
+        `ModelBroken`, and `UnknownModel` if nobody can have its targets."""
         if name not in self._aliases and name in self._fleet.models:
             return ModelRoute((Target(name),))
         alias = self._find(name)
@@ -64,9 +75,13 @@ class Names:
                 "for it with `router alias set`.",
                 param="model",
             )
-        if not any(target.is_known for target in route.targets):
-            raise self._broken(route) or self.unknown(name)
-        return route
+        if any(target.is_known for target in route.targets):
+            return route
+        if broken := self._broken(route):
+            raise broken
+        if alias is not None:
+            raise self.unknown(name)
+        return None
 
     def untagged(self, name: str) -> str:
         """The model or alias that a client means by a name with or without the tag `latest`; the
@@ -77,9 +92,25 @@ class Names:
         """The targets of a name for a caller to whom all names but those allowed are unknown."""
         if may_use(name, allowed):
             try:
-                return self.route(name)
+                if (route := self._whole(name)) is not None:
+                    return route
             except UnknownModel:
-                pass
+                raise self.unknown(name, allowed) from None
+        # The patterns are about the whole name: what is short for one that they allow is allowed.
+        return self.route(self._meant(name, allowed))
+
+    def _meant(self, name: str, allowed: Patterns | None) -> str:
+        """The listed name that a name is short for. Raises `UnknownModel`."""
+        names = frozenset(self.listed(allowed))
+        if names not in self._short:
+            if len(self._short) >= MOST_SHORT:
+                self._short.clear()
+            self._short[names] = ShortNames(names)
+        found = self._short[names].find(name)
+        if len(found) == 1 and found[0] != name:
+            return found[0]
+        if len(found) > 1:
+            raise UnknownModel(ambiguous(name, found), param="model")
         raise self.unknown(name, allowed)
 
     def resolve(self, name: str) -> str:

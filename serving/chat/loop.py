@@ -11,6 +11,7 @@ from rich.text import Text
 
 from serving.chat.line_editor import editing
 from serving.chat.stream import Message, Piece, ResponseFailed
+from serving.short_names import ShortNames, ambiguous
 from serving.terminal.bars import progress
 from serving.terminal.output import put, shown, shown_lines
 from serving.terminal.screen import Screen
@@ -117,10 +118,14 @@ class ChatLoop:
             _failed(f"There is no command {name}; /help lists them.")
 
     def _switch(self, name: str) -> None:
-        if name not in self.backend.models():
+        models = self.backend.models()
+        found = (name,) if name in models else ShortNames(models).find(name)
+        if not found:
             raise ResponseFailed(f"There is no model {name}; /model lists them.")
-        self.model = name
-        _dim(f"{name} continues the conversation.")
+        if len(found) > 1:
+            raise ResponseFailed(ambiguous(name, found))
+        self.model = found[0]
+        _dim(f"{self.model} continues the conversation.")
 
     def _clear(self) -> None:
         self._history = [{"role": "system", "content": self.system}] if self.system else []

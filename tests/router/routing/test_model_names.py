@@ -199,3 +199,71 @@ def test_a_caller_with_patterns_knows_only_what_they_match() -> None:
 def test_a_name_without_a_star_is_no_pattern() -> None:
     assert may_use("a[b]?", ("a[b]?",)) and not may_use("ab", ("a[b]?",))
     assert not may_use("qwen3", ("qwen",)) and may_use("qwen3", ("qwen*",))
+
+
+QWEN = "mlx-community/Qwen3-4B-4bit"
+
+
+def test_a_short_name_means_the_only_model_or_alias_that_it_fits() -> None:
+    names = names_with(QWEN, "org/small")
+    assert names.resolve("qwen3-4b") == QWEN
+    assert names.resolve("small") == "org/small"
+    assert names.route("FAST").alias == "fast"
+    assert names.listed() == {QWEN, "org/small", "fast"}, "lists have whole names only"
+
+
+def test_a_whole_name_an_alias_and_a_pattern_go_before_a_short_name() -> None:
+    names = names_with(QWEN, "qwen3-4b-8bit")
+    names.put(alias("qwen3-4b", "qwen3-4b-8bit"))
+    assert names.resolve("qwen3-4b") == "qwen3-4b-8bit"
+    names.remove("qwen3-4b")
+    names.put(alias("qwen*", "qwen3-4b-8bit"))
+    assert names.resolve("qwen3-4b") == "qwen3-4b-8bit"
+
+
+def test_an_alias_of_a_model_that_is_gone_is_short_for_nothing() -> None:
+    names = names_with("gone-4bit")
+    names.put(alias("gone", "nothing"))
+    with pytest.raises(UnknownModel, match="'gone'"):
+        names.resolve("gone")
+
+
+def test_a_short_name_of_several_is_an_error_that_lists_them() -> None:
+    names = names_with(QWEN, "mlx-community/Qwen3-4B-8bit")
+    with pytest.raises(UnknownModel) as refused:
+        names.resolve("qwen3-4b")
+    assert refused.value.message == (
+        f"The name 'qwen3-4b' fits several models: {QWEN}, mlx-community/Qwen3-4B-8bit. Give more "
+        "of the name."
+    )
+    assert refused.value.param == "model"
+
+
+def test_short_names_follow_the_fleet() -> None:
+    fleet = Fleet()
+    fleet.add(node_record("http://a"))
+    names = Names(fleet)
+    fleet.on_status("id-a", node_status(model_status(QWEN)))
+    assert names.resolve("qwen3-4b") == QWEN
+    fleet.on_status("id-a", node_status(model_status("org/other")))
+    with pytest.raises(UnknownModel):
+        names.resolve("qwen3-4b")
+    for number in range(20):
+        fleet.on_status("id-a", node_status(model_status(f"org/model{number}-4bit")))
+        assert names.resolve(f"model{number}") == f"org/model{number}-4bit"
+    assert len(names._short) <= 8
+
+
+def test_patterns_of_a_key_are_about_the_whole_name_that_is_meant() -> None:
+    names = names_with(QWEN, "mlx-community/Qwen3-4B-8bit", "org/small")
+    assert names.route("qwen3-4b", (QWEN,)).targets[0].model == QWEN, "it knows no other"
+    assert names.route("small", ("org/*",)).targets[0].model == "org/small"
+    for name in ("qwen3-4b", "small"):
+        with pytest.raises(UnknownModel, match="for this API key"):
+            names.route(name, (name, "qwen*", "sm*"))
+
+
+def test_a_model_of_a_paid_server_has_no_short_name() -> None:
+    names = with_paid("cloud/large-4bit")
+    with pytest.raises(UnknownModel, match="No node of the fleet has the model 'large'"):
+        names.route("large")
