@@ -2,7 +2,7 @@
 
 from router.commands.client import CommandFailed
 from router.commands.fleet_of_one import failure
-from serving.child_server import ChildServer
+from serving.processes.child_server import ChildServer
 
 
 class Child(ChildServer):

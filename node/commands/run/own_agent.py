@@ -11,8 +11,8 @@ from node.commands.agent_client import CommandFailed, NotRunning, ServerAddress,
 from node.commands.residency.ps import agent_status
 from node.hardware import python_command
 from node.settings import Settings
-from serving.child_server import ChildServer
 from serving.http.listening import CannotListen, listening
+from serving.processes.child_server import ChildServer
 from serving.terminal.bars import progress
 
 START_S = 120.0
