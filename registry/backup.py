@@ -17,7 +17,7 @@ from registry.claim import claim, database_file
 from registry.db import Registry, translated
 from registry.errors import NewerBackup, NewerRegistry, NoBackup, RegistryFailed
 from registry.migrate import migrate
-from serving.process_lock import write_private
+from serving.processes.process_lock import write_private
 from serving.whole_file import sync
 
 T = TypeVar("T")

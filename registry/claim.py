@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from registry.errors import ReadOnlyRegistry, RegistryLocked, UnsupportedUrl
-from serving.process_lock import LockTaken, ProcessLock, write_private
+from serving.processes.process_lock import LockTaken, ProcessLock, write_private
 
 
 def database_file(url: str | Path) -> Path:

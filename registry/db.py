@@ -33,7 +33,7 @@ from registry.errors import (
     RegistryLocked,
 )
 from registry.trouble import Trouble
-from serving.process_lock import ProcessLock
+from serving.processes.process_lock import ProcessLock
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from signal import SIGTERM
 
 from serving.errors import CannotStart
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 from serving.stay_awake import StayAwake
 
 COMMAND = "caffeinate"

@@ -45,10 +45,10 @@ from serving.live_settings import LiveSettings
 from serving.logs.logs import logging_to, set_level
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
-from serving.process_lock import LockTaken, ProcessLock
+from serving.processes.process_lock import LockTaken, ProcessLock
+from serving.processes.stdin_end import open_stdin, watch_end
 from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
-from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import put
 from serving.units import GIB
 

@@ -51,7 +51,7 @@ from node.ipc.messages import (
     Shutdown,
     Submit,
 )
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 
 ENGINE_MODULE = "node.engine.worker"
 """Module that an engine process runs."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from signal import SIGKILL
 
 from node.hardware import python_command
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 
 logger = logging.getLogger(__name__)
 

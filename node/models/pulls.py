@@ -20,7 +20,7 @@ from node.models.store import ModelStore, delete_folder
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
 WAITS_FOR_PEER = (

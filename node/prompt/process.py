@@ -22,7 +22,7 @@ from node.prompt.wire import (
     command_frame,
     decode_response,
 )
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 from serving.units import gib
 
 POLL_INTERVAL_S = 0.05

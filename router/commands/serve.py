@@ -26,9 +26,9 @@ from serving.http.listening import BACKLOG, listening, refuse_open_bind, url_of
 from serving.http.quiet_server import QuietServer, Stop
 from serving.logs.logs import logging_to, requests_to_stdout
 from serving.open_files import allow_many_files, open_files
+from serving.processes.stdin_end import open_stdin, watch_end
 from serving.reload import reloaded_at_hangup
 from serving.setting_sources import Sources
-from serving.stdin_end import open_stdin, watch_end
 from serving.terminal.output import put
 from serving.tls.given_certificate import given_context
 

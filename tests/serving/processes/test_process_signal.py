@@ -5,7 +5,7 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import pytest
 
-from serving.process_signal import send_signal
+from serving.processes.process_signal import send_signal
 
 WAIT_S = 30
 SLEEPER = "import time; time.sleep(60)"

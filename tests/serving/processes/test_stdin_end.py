@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from serving.errors import CannotStart
-from serving.stdin_end import open_stdin, watch_end
+from serving.processes.stdin_end import open_stdin, watch_end
 
 WAIT_S = 20
 HANGS = """
 import threading
-from serving.stdin_end import open_stdin, watch_end
+from serving.processes.stdin_end import open_stdin, watch_end
 watch_end(open_stdin(), lambda: None, 0.01)
 threading.Event().wait()
 """

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from serving.process_lock import LockTaken, ProcessLock
+from serving.processes.process_lock import LockTaken, ProcessLock
 
 HOLD = """
 import pathlib, sys
-from serving.process_lock import ProcessLock
+from serving.processes.process_lock import ProcessLock
 lock = ProcessLock(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
