@@ -147,6 +147,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/fleet/unload",
         "/fleet/warm",
         "/fleet/cache/clear",
+        "/fleet/logs",
         "/admin/nodes",
         "/admin/models",
         "/admin/aliases",

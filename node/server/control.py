@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
@@ -19,7 +19,7 @@ from node.errors import (
     NodeError,
     UnknownPath,
 )
-from node.protocol.bounds import MAX_BODY_BYTES, clipped
+from node.protocol.bounds import MAX_BODY_BYTES, MOST, clipped
 from node.protocol.lifecycle import (
     PATH_CLEAR_CACHE,
     PATH_POLICIES,
@@ -28,6 +28,7 @@ from node.protocol.lifecycle import (
     Policies,
     UnloadCommand,
 )
+from node.protocol.logs import MOST_LINES, PATH_LOGS, page_of
 from node.protocol.messages import (
     PATH_EVENTS,
     PATH_LOAD,
@@ -49,6 +50,7 @@ from node.server.control_auth import (
     wire_in,
 )
 from node.settings import THREAD_BODY_BYTES
+from serving.logs.recent import RECENT
 
 
 def health_router(agent: Agent) -> APIRouter:
@@ -110,6 +112,15 @@ def control_router(agent: Agent, access: Access) -> APIRouter:
     ) -> Response:
         agent.set_policies(command)
         return message_response(request, agent.status())
+
+    @router.get(PATH_LOGS)
+    async def logs(
+        request: Request,
+        instance: str = "",
+        after: Annotated[int, Query(ge=0, le=MOST)] = 0,
+        lines: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
+    ) -> Response:
+        return message_response(request, page_of(RECENT, lines, instance, after))
 
     _add_cache_routes(router, agent)
     return router

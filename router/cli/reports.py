@@ -1,4 +1,4 @@
-"""`router usage` and `audit`: arguments only."""
+"""`router usage`, `audit` and `logs`: arguments only."""
 
 import time
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from router.cli.verbs import admin
-from router.commands.options import AsJson, Router, Wide
+from router.commands.options import AsJson, Node, Router, Wide
 
 Since = Annotated[
     str | None,
@@ -17,6 +17,7 @@ Since = Annotated[
 def add_reports(app: typer.Typer) -> None:
     app.command()(usage)
     app.command()(audit)
+    app.command()(logs)
 
 
 def usage(
@@ -62,3 +63,24 @@ def audit(
     since_s = reports.read_time(since, time.time())
     client = admin(router)
     reports.show_audit(client, limit, since_s, as_json=as_json, wide=wide)
+
+
+def logs(
+    node: Node = None,
+    own: Annotated[bool, typer.Option("--own", help="Only the router's own.")] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=10_000, help="How many of each log.")
+    ] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with new lines until Ctrl-C.")
+    ] = False,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the newest lines of the logs of router and agents."""
+    from router.commands import logs as command
+
+    if node and own:
+        raise typer.BadParameter("--own is the router's log, --node that of a node")
+    client = admin(router)
+    command.show(client, node, lines, own=own, follow=follow, as_json=as_json)

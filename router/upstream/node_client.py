@@ -20,7 +20,8 @@ from registry.records import NodeRecord
 from router.settings import CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Lease, Ticket
-from router.upstream.control_client import ControlClient, Place
+from router.upstream.control_channel import Place
+from router.upstream.control_client import ControlClient
 from router.upstream.credentials import NodeCredential
 from router.upstream.http_client import Upstream
 from router.upstream.http_failures import CutOff, UpstreamBroken

@@ -15,6 +15,7 @@ from pathlib import Path
 from serving.errors import CannotStart
 from serving.logs.formats import formatter_of
 from serving.logs.options import Form, LogOptions
+from serving.logs.recent import RECENT
 
 LOGGERS = ("mlx_fleet", "router", "node", "registry", "serving")
 """The roots of this product's loggers."""
@@ -74,15 +75,16 @@ def requests_to_stdout(form: Form) -> None:
     lines.setFormatter(formatter_of(form))
     logger = logging.getLogger(REQUESTS)
     logger.propagate = False
-    logger.handlers = [lines]
+    logger.handlers = [lines, RECENT]
 
 
 @contextlib.contextmanager
 def _handled_by(handler: logging.Handler, form: Form) -> Iterator[None]:
     root = logging.getLogger()
     before = root.handlers
-    handler.setFormatter(formatter_of(form))
-    root.handlers = [handler]
+    for each in (handler, RECENT):
+        each.setFormatter(formatter_of(form))
+    root.handlers = [handler, RECENT]
     try:
         yield
     finally:

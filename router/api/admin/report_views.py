@@ -1,4 +1,4 @@
-"""Rows of `/admin/status`, `/admin/usage` and `/admin/audit`; the command line reads the same
+"""Rows of `/admin/status`, `/admin/usage`, `/admin/audit` and `/admin/logs`; commands read the same
 types."""
 
 from router.api.admin.views import NodeRow, RegistryRow, Row
@@ -108,3 +108,23 @@ class AuditRow(Row):
     detail: str
     outcome: str
     """"done", or the code of the error that it ended with."""
+
+
+class LogLineRow(Row):
+    at_s: float
+    text: str
+    """The line in the form of its log, text or JSON."""
+
+
+class LogRow(Row):
+    """New lines of one log."""
+
+    node: str | None
+    """Name of the agent's node; None for the router's own log."""
+    cursor: str
+    """Where the next lines begin, for the parameter `after`; empty with an error."""
+    has_gap: bool
+    """True if there were more lines since the last ones that were read."""
+    error: str | None
+    """Reason why the log cannot be read, as a sentence; None if it can."""
+    lines: tuple[LogLineRow, ...]

@@ -82,6 +82,7 @@ def _add_registry(router: APIRouter) -> None:
     add("/backup", backup.take_backup, methods=["POST"])
     add("/usage", reports.show_usage, methods=["GET"])
     add("/audit", reports.show_audit, methods=["GET"])
+    add("/logs", reports.show_logs, methods=["GET"])
 
 
 def _add_nodes(router: APIRouter) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from node.protocol.messages import PATH_METRICS
 from router.records.metrics import CONTENT_TYPE
-from router.upstream import control_client
+from router.upstream import control_channel
 from tests.router.conftest import AddNode, RawCaller, Request, RunningRouter, StartNode
 
 FIGURES = b'mlx_fleet_node_model_waiting{model="m"} 3.0\n'
@@ -56,7 +56,7 @@ async def test_another_name_or_a_third_party_server_is_refused_with_the_reason(
 async def test_figures_that_are_too_long_are_refused(
     router: RunningRouter, add_node: AddNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_client, "_CONTROL_BYTES", len(FIGURES) - 1)
+    monkeypatch.setattr(control_channel, "_CONTROL_BYTES", len(FIGURES) - 1)
     await add_node(router, "studio", figures)
     page = await read(router, "/metrics/nodes/studio")
     error = await page.error()

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from node.protocol.messages import ModelState, StatusEvent
 from router.fleet import watcher as watcher_module
-from router.upstream.control_client import ControlClient
+from router.upstream.control_channel import ControlChannel
 from tests.router.conftest import (
     WAIT_S,
     AddNode,
@@ -164,7 +164,7 @@ async def test_a_server_that_is_stopped_is_left_for_another_long_before_its_firs
     body: dict[str, object],
 ) -> None:
     monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
-    monkeypatch.setattr(ControlClient._control, "__defaults__", (None, 0.2))
+    monkeypatch.setattr(ControlChannel.control, "__defaults__", (None, 0.2))
     stopped = asyncio.Event()
     lists = serving(silent)
 

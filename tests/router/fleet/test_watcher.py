@@ -521,7 +521,7 @@ async def test_after_a_sleep_nothing_is_believed_and_all_is_requested_anew(
     await world.watch(node)
     client = world.watcher.client("id-a")
     assert client is not None
-    session = client.control._open_session
+    session = client.control._channel.open_session
     seen: list[tuple[bool, str | None]] = []
     world.fleet.listen(
         lambda: seen.extend((view.reachable, view.error) for view in world.fleet.snapshot)

@@ -30,8 +30,8 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.states import KIND_OPENAI
-from router.upstream import control_client
-from router.upstream.control_client import ControlClient
+from router.upstream import control_channel, control_client
+from router.upstream.control_channel import ControlChannel
 from router.upstream.credentials import NodeCredential
 from router.upstream.node_client import NodeClient
 from serving.unreached import Cause, cause_of
@@ -211,7 +211,7 @@ async def test_on_a_mac_no_way_to_a_node_names_the_setting_of_the_local_network(
     async def no_way(*_: object, **__: object) -> socket.socket:
         raise OSError(errno.EHOSTUNREACH, "Connect call failed ('192.168.1.7', 8801)")
 
-    monkeypatch.setattr(control_client, "cause_of", partial(cause_of, platform="darwin"))
+    monkeypatch.setattr(control_channel, "cause_of", partial(cause_of, platform="darwin"))
     monkeypatch.setattr(aiohappyeyeballs, "start_connection", no_way)
     client = NodeClient("http://192.168.1.7:8801", NodeCredential("token"))
     clients.append(client)
@@ -229,7 +229,7 @@ async def test_a_call_to_a_node_that_never_responds_times_out(
 
     client = client_of(await start_node(nothing), clients)
     with pytest.raises(NodeUnreachable, match="does not respond in time"):
-        await client.control._control("GET", "/fleet/status", timeout_s=0.05)
+        await client.control._channel.control("GET", "/fleet/status", timeout_s=0.05)
 
 
 async def test_an_answer_that_is_not_http_is_unreachable(
@@ -313,7 +313,7 @@ async def test_the_longest_list_that_is_read_blocks_the_loop_for_a_moment(
     async def control(*_: object, **_kw: object) -> bytes:
         return body
 
-    monkeypatch.setattr(ControlClient, "_control", control)
+    monkeypatch.setattr(ControlChannel, "control", control)
     client = NodeClient("http://n", NodeCredential(), KIND_OPENAI)
     clients.append(client)
     began_s = time.thread_time()
@@ -348,7 +348,7 @@ async def test_a_list_without_end_is_not_read_to_its_end(
 async def test_a_list_that_does_not_arrive_times_out(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ControlClient._control, "__defaults__", (None, 0.05))
+    monkeypatch.setattr(ControlChannel.control, "__defaults__", (None, 0.05))
 
     async def script(request: Request) -> None:
         await request.begin_stream()
