@@ -73,6 +73,9 @@ class Sender:
     chain."""
     proof: str = ""
     """The value of `HEADER_PROOF`."""
+    trace: str = ""
+    """Header lines of the request's trace (`serving.http.trace_context`); the only field that a
+    client without a router may set."""
 
 
 NO_SENDER = Sender()

@@ -25,6 +25,7 @@ from node.server.stream import Headers
 from node.settings import THREAD_BODY_BYTES
 from serving.fair_shares import Share
 from serving.http.refusals import Refusal
+from serving.http.trace_context import trace_lines
 
 T = TypeVar("T")
 
@@ -67,8 +68,9 @@ class Call:
 
     @property
     def sender(self) -> Sender:
-        """All that the router reports about the client."""
-        return Sender(self.origin, self.salt, self.text_header(HEADER_PROOF)[:PROOF_CHARS])
+        """All that the router reports about the client, and the trace."""
+        proof = self.text_header(HEADER_PROOF)[:PROOF_CHARS]
+        return Sender(self.origin, self.salt, proof, trace_lines(self._scope["headers"]))
 
     @property
     def salt(self) -> str:

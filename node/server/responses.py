@@ -35,6 +35,7 @@ from node.protocol.paths import PATH_RESPONSES
 from node.server.call import Call
 from node.server.response_store import ResponseStore
 from node.server.stream import EventStream, collect
+from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
 
 
@@ -73,7 +74,7 @@ class ResponsesApi:
         requested_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
         job = self._agent.requests.job(parsed.request, call.path, requested_id, call.sender, chain)
         call.request_id = job.request_id
-        set_request_id(job.request_id)
+        set_request_id(job.request_id, trace_id_of(job.sender.trace))
         await self._run(call, parsed, job)
 
     def _chain(

@@ -45,6 +45,7 @@ from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
 from node.settings import STREAM_KEEPALIVE_S
 from serving.http.callers import Callers
+from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
 
 _LISTS = (PATH_MODELS, PATH_REQUESTS)
@@ -150,7 +151,7 @@ class Api:
         requested_id = call.text_header(HEADER_REQUEST_ID)
         job = self._agent.requests.job(request, call.path, requested_id, call.sender, chain)
         call.request_id = job.request_id
-        set_request_id(job.request_id)
+        set_request_id(job.request_id, trace_id_of(job.sender.trace))
         shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
         node_id = self._agent.identity.node_id
         head = ResponseHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))

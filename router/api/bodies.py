@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,13 +15,6 @@ from router.errors import BadRequest, BodyTooLarge
 from serving.http.exchange import Receive
 
 Scope = MutableMapping[str, Any]
-
-_TRACEPARENT = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-)
-_TRACE_MEMBER = rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\x2d-<>-~]{0,255}[!-+\x2d-<>-~]"
-_TRACESTATE = re.compile(_TRACE_MEMBER + rb"(?:[ \t]*,[ \t]*" + _TRACE_MEMBER + rb"){0,31}")
-_TRACESTATE_BYTES = 512
 
 _REFERENCE = b'"item_reference"'
 _NO_TYPE = (b"", b"null", b'""')
@@ -121,22 +113,6 @@ async def read_body(receive: Receive) -> bytes:
     if message["type"] == "http.disconnect":
         raise ClientDisconnected
     return b"".join(parts)
-
-
-def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Returns the caller's W3C trace context as header lines; empty if it is missing or not
-    valid."""
-    found = [pair for pair in headers if pair[0] == b"traceparent" or pair[0] == b"tracestate"]
-    if not found:
-        return ""
-    parents = [value for name, value in found if name == b"traceparent"]
-    if len(parents) != 1 or not _TRACEPARENT.fullmatch(parents[0]):
-        return ""
-    lines = b"traceparent: %b\r\n" % parents[0]
-    state = b",".join(value for name, value in found if name == b"tracestate")
-    if len(state) <= _TRACESTATE_BYTES and _TRACESTATE.fullmatch(state):
-        lines += b"tracestate: %b\r\n" % state
-    return lines.decode("ascii")
 
 
 def parse_routing(body: bytes, path: str) -> Routing:

@@ -22,6 +22,7 @@ from router.records.outcomes import BY_DISCONNECT, reason_of
 from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
+from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
 
 log = logging.getLogger("mlx_fleet.router")
@@ -44,7 +45,7 @@ class Inference:
         with ExitStack() as releases:
             try:
                 request = await self._read(caller, scope, receive, releases)
-                set_request_id(request.request_id)
+                set_request_id(request.request_id, trace_id_of(request.trace))
                 if caller.quotas:
                     releases.callback(self._core.limiter.close, request.request_id)
                 ticket = await self._tickets.next(request)

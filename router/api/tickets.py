@@ -14,7 +14,7 @@ import msgspec
 from node.protocol.chain.prefix import Chain, Fields
 from node.protocol.ids import parse_id
 from node.protocol.paths import OLLAMA_PREFIX, PATH_COUNT_TOKENS, PATH_RESPONSES, dialect_of
-from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
+from router.api.bodies import Routing, parse_routing, referred_items, with_model
 from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
@@ -44,6 +44,7 @@ from router.routing.output_limit import output_limit
 from router.routing.sticky_targets import Turn
 from router.states import BreakerState
 from router.types import Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
+from serving.http.trace_context import trace_lines
 
 THREAD_BYTES = 1 << 20
 """Length of a body above which its chain is computed in a thread, so that it delays no stream."""

@@ -11,6 +11,7 @@ from node.protocol.paths import VERSION_PREFIX
 from router.errors import RouterError
 from router.records.outcomes import reason_of, tokens_of
 from router.types import Lease, Ticket, Tokens
+from serving.http.trace_context import trace_id_of
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -174,12 +175,12 @@ class RequestLog:
             model = error.model[:_MOST_CHARS]
             line = RequestLine(path[:_MOST_CHARS], key, model, status=error.status)
             line.outcome, line.total_s = reason_of(error), total_s
-            _write(line, "")
+            _write(line)
 
     def left(self, path: str, key: str, total_s: float) -> None:
         """A client has disconnected before it had sent its whole body."""
         if self.is_on:
-            _write(RequestLine(path, key, "", outcome=OUTCOME_LEFT, total_s=total_s), "")
+            _write(RequestLine(path, key, "", outcome=OUTCOME_LEFT, total_s=total_s))
 
     # --- state ---
 
@@ -193,13 +194,13 @@ class RequestLog:
         if found.has_ended and not found.waits_for and ticket_id in self._open:
             del self._open[ticket_id]
             line.outcome = found.error or line.outcome or OUTCOME_UNKNOWN
-            _write(line, ticket_id)
+            _write(line, ticket_id, trace_id_of(found.ticket.trace))
 
 
 def _waited_s(found: _Open, lease: Lease) -> float:
     return max(0.0, lease.granted_s - found.ticket.arrived_s)
 
 
-def _write(line: RequestLine, request_id: str) -> None:
-    extra = {"request": line.fields(), "request_id": request_id}
+def _write(line: RequestLine, request_id: str = "", trace_id: str = "") -> None:
+    extra = {"request": line.fields(), "request_id": request_id, "trace_id": trace_id}
     log.info("%s", line.text(), extra=extra)

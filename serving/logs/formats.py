@@ -7,7 +7,7 @@ import logging
 from datetime import UTC, datetime
 
 from serving.logs.options import Form
-from serving.logs.request_id import current_request_id
+from serving.logs.request_id import current_ids
 from serving.terminal.output import shown, shown_json, shown_lines
 
 
@@ -16,7 +16,7 @@ class TextFormatter(logging.Formatter):
     more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        request_id = _request_id(record)
+        request_id, _trace_id = _ids(record)
         about = f" (request {request_id})" if request_id else ""
         head = f"{self.formatTime(record)} {record.levelname}"
         return shown(f"{head} {record.message}{about}")
@@ -27,7 +27,8 @@ class TextFormatter(logging.Formatter):
 
 class JsonFormatter(logging.Formatter):
     """One object a record: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and, where there
-    is one, `request_id`, `request` (the parts of a line about a request) and `exception`."""
+    is one, `request_id`, `trace_id`, `request` (the parts of a line about a request) and
+    `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         told: dict[str, object] = {
@@ -36,8 +37,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": shown(record.getMessage()),
         }
-        if request_id := _request_id(record):
-            told["request_id"] = request_id
+        for name, value in zip(("request_id", "trace_id"), _ids(record), strict=True):
+            if value:
+                told[name] = value
         if request := getattr(record, "request", None):
             told["request"] = request
         if record.exc_info:
@@ -45,9 +47,11 @@ class JsonFormatter(logging.Formatter):
         return shown_json(json.dumps(told, ensure_ascii=False))
 
 
-def _request_id(record: logging.LogRecord) -> str:
-    """The id of the request that the record is about: its own, or else that of the task."""
-    return getattr(record, "request_id", "") or current_request_id()
+def _ids(record: logging.LogRecord) -> tuple[str, str]:
+    """The ids of the request that the record is about, and of its trace: the record's own, or else
+    those of the task."""
+    own: str = getattr(record, "request_id", "")
+    return (own, getattr(record, "trace_id", "")) if own else current_ids()
 
 
 def formatter_of(form: Form) -> logging.Formatter:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from node.protocol.bounds import MAX_BODY_BYTES
 from node.protocol.ids import client_id
 from node.protocol.messages import StatusEvent
-from router.api.bodies import parse_routing, trace_lines, with_model
+from router.api.bodies import parse_routing, with_model
 from router.api.models import Models
 from router.api.v1 import RELAYED_PATHS
 from router.errors import BadRequest
@@ -352,23 +352,6 @@ async def test_a_trace_passes_where_it_is_one(
     await (await router.post(WHOLE, **given)).body()
     (request,) = inferences(node)
     assert (request.header("traceparent"), request.header("tracestate")) == passed
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [(b"traceparent", PARENT.encode() + b"\r\nx-evil: 1")],
-        [(b"traceparent", PARENT.encode() + b"\n")],
-        [(b"traceparent", PARENT.encode())] * 2,
-    ],
-)
-def test_what_is_no_trace_adds_no_header(headers: list[tuple[bytes, bytes]]) -> None:
-    assert trace_lines(headers) == ""
-
-
-def test_a_trace_s_states_are_one_header() -> None:
-    headers = [(b"tracestate", b"a=1"), (b"traceparent", PARENT.encode()), (b"tracestate", b"b=2")]
-    assert trace_lines(headers) == f"traceparent: {PARENT}\r\ntracestate: a=1,b=2\r\n"
 
 
 async def test_a_very_long_model_name_does_not_stall_the_router(

@@ -31,7 +31,8 @@ FINISHED = Finished(
     reason=FinishReason.STOP,
     finished_unix_s=99.0,
 )
-TICKET = ticket(requested_model="fast")
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+TICKET = ticket(requested_model="fast", trace=f"traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n")
 LINE = (
     "chat/completions fast on mini for ann: 200 stop, 20 + 11 tokens (4 cached, 2 reasoning), "
     "queue 0.10 s, first after 0.25 s, total 2.50 s, 5.0 tokens/s"
@@ -74,7 +75,7 @@ def test_a_line_has_its_parts_and_the_request_s_id_for_a_log_of_objects(
     log.reported(lease(), FINISHED)
     log.ended(TICKET, 200, "", 2.5)
     (record,) = caplog.records
-    assert vars(record)["request_id"] == "r"
+    assert (vars(record)["request_id"], vars(record)["trace_id"]) == ("r", TRACE)
     assert vars(record)["request"] == {
         "path": "/v1/chat/completions",
         "key": "ann",

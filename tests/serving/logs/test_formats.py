@@ -69,7 +69,7 @@ async def test_the_lines_of_a_task_name_its_request_and_no_other(form: Form) -> 
         logger.info("of none")
 
     async def work(request_id: str) -> None:
-        set_request_id(request_id)
+        set_request_id(request_id, f"trace of {request_id}")
         await asyncio.to_thread(logger.info, "of %s", request_id)
         # An engine that a request has started outlives it.
         await asyncio.create_task(started())
@@ -78,6 +78,8 @@ async def test_the_lines_of_a_task_name_its_request_and_no_other(form: Form) -> 
     await asyncio.create_task(work("two"))
     lines = stream.getvalue().splitlines()
     if form == "json":
+        traces = [json.loads(line).get("trace_id") for line in lines]
+        assert traces == ["trace of one", None, "trace of two", None]
         assert [json.loads(line).get("request_id") for line in lines] == ["one", None, "two", None]
     else:
         ends = ["of one (request one)", "of none", "of two (request two)", "of none"]
