@@ -47,6 +47,7 @@ from node.protocol.models import ModelCard
 from node.request import TextRequest
 from node.settings import named_models
 from serving.awake import Awake
+from serving.installer import own_installer
 from serving.sleep_watch import watch_sleep
 
 REFRESH_S = 5.0
@@ -221,6 +222,7 @@ class Agent:
             in_maintenance=self.residency.in_maintenance,
             pressure=reported_pressure(self._supervisor),
             broken=self._filter.broken(self._supervisor.broken),
+            installed_by=own_installer(),
         )
 
     def report(self) -> dict[str, Any]:

@@ -238,6 +238,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if the machine has enough memory, and has had it for a while."""
     broken: Annotated[tuple[BrokenModel, ...], Meta(max_length=MAX_MODELS)] = ()
     """Folders on its disk that look like models and cannot be served."""
+    installed_by: Word = ""
+    """The tool by which mlx-fleet is installed there, as `serving.installer` names it."""
 
 
 class FinishReason(StrEnum):

@@ -15,6 +15,7 @@ from router.cli.lifecycle import add_to
 from router.cli.models import models_app
 from router.cli.reports import add_reports
 from router.cli.status import add_status
+from router.cli.upgrade import add_upgrade
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Node, Router, Wide
@@ -253,6 +254,7 @@ def chat(
 
 
 add_status(app)
+add_upgrade(app)
 add_reports(app)
 
 

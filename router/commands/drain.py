@@ -45,8 +45,14 @@ def read_options(name: str, deadline: str | None, *, cut: bool) -> Drain:
     return Drain(name, None if deadline is None else durations.read_s(deadline), cut)
 
 
+def wait_drained(client: AdminClient, wanted: Drain) -> NodeRow:
+    """Cordons the node, and waits until it serves no requests; returns its row. Raises
+    `CommandFailed`."""
+    return _drained(_Draining(client, wanted), models=False)
+
+
 def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:
-    row = _drained(_Draining(client, wanted), models=False)
+    row = wait_drained(client, wanted)
     if as_json:
         console.print_json(row.model_dump())
     else:

@@ -80,8 +80,8 @@ async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
         return (
             "warn",
             Finding.OTHER_VERSION,
-            f"It responds, and runs mlx-fleet {status.version}, this router {own}: install one "
-            "version on all machines.",
+            f"It responds, and runs mlx-fleet {status.version}, this router {own}: `router "
+            "upgrade-plan` shows how to upgrade the older one.",
         )
     return "ok", Finding.OK, f"It responds: {status.chip}, mlx-fleet {status.version}."
 

@@ -146,6 +146,9 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         if view and view.status_at_s
         else None,
         version=status.version if status else None,
+        protocol=status.protocol if status else None,
+        installed_by=status.installed_by if status else "",
+        instance_id=status.instance_id if status else None,
         engine=status.engine if status else None,
         chip=status.chip if status else None,
         memory_budget_bytes=status.memory_budget_bytes if status else None,

@@ -55,6 +55,11 @@ class StatusRow(Row):
 
     version: str
     """Version of the router."""
+    protocol: int
+    """Newest version of the node protocol that it speaks."""
+    oldest_protocol: int
+    installed_by: str
+    """The tool by which it is installed, as for a node."""
     nodes: tuple[NodeRow, ...]
     loaded: tuple[LoadedRow, ...]
     """Models in memory, by node."""

@@ -3,6 +3,7 @@
 import time
 
 from node.protocol.messages import IN_MEMORY, ModelState, ModelStatus
+from node.protocol.versions import SPOKEN
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.nodes import list_nodes
 from router.api.admin.report_views import FailedModelRow, LoadedRow, QueueRow, StatusRow
@@ -10,6 +11,7 @@ from router.api.admin.reports import show_registry
 from router.core import Core
 from router.states import KIND_AGENT
 from router.types import NodeView
+from serving.installer import own_installer
 from serving.version import own_version
 
 
@@ -21,6 +23,9 @@ async def show_status(admin: CurrentAdmin) -> StatusRow:
     loaded = [row for view in views for row in _loaded(core, view)]
     return StatusRow(
         version=own_version(),
+        protocol=SPOKEN.newest,
+        oldest_protocol=SPOKEN.oldest,
+        installed_by=own_installer(),
         nodes=tuple(sorted(rows, key=lambda row: row.name)),
         loaded=tuple(loaded),
         queue=_queue(core),

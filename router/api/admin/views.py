@@ -84,6 +84,12 @@ class NodeRow(Row):
     status_age_s: float | None
     """Seconds since its last status; None before the first."""
     version: str | None
+    protocol: int | None = None
+    """Version of the node protocol in which it and the router speak."""
+    installed_by: str = ""
+    """The tool by which mlx-fleet is installed there: clone, pip, uv, uv tool, pipx, homebrew."""
+    instance_id: str | None = None
+    """New at every start of the agent."""
     engine: str | None
     chip: str | None
     memory_budget_bytes: int | None

@@ -78,7 +78,8 @@ def _of_node(row: NodeRow, own_version: str) -> Iterator[Notice]:
     if row.kind != KIND_OPENAI and row.version not in (None, own_version):
         yield Notice(
             row.name,
-            f"it runs mlx-fleet {row.version}, this router {own_version}; install one version.",
+            f"it runs mlx-fleet {row.version}, this router {own_version}; `router "
+            "upgrade-plan` shows how to upgrade.",
         )
 
 

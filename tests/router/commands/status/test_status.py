@@ -64,6 +64,9 @@ def loaded(node: str, **changes: Any) -> LoadedRow:
 def fleet(**changes: Any) -> StatusRow:
     values: dict[str, Any] = {
         "version": "1",
+        "protocol": 6,
+        "oldest_protocol": 6,
+        "installed_by": "pip",
         "nodes": (node("studio"),),
         "loaded": (loaded("studio"),),
         "queue": (),
@@ -161,7 +164,8 @@ def test_each_warning_says_what_to_do() -> None:
     assert lines[0].startswith("For 1 min nothing can be written: The disk is full.")
     assert "gone: It went." in lines
     assert "gone: it serves nothing now; `router doctor` says why." in lines
-    assert "old: it runs mlx-fleet 0, this router 1; install one version." in lines
+    how = "`router upgrade-plan` shows how to upgrade."
+    assert f"old: it runs mlx-fleet 0, this router 1; {how}" in lines
     assert any("`router uncordon resting`" in line for line in lines)
     assert any("`router maintenance repaired --off`" in line for line in lines)
     assert lines[-1] == (
