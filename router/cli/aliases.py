@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import AliasName
 from router.cli.verbs import admin, group
 from router.commands.options import AsJson, Router, Wide
 
@@ -57,7 +58,7 @@ def alias_set(
 
 
 @alias_app.command("show")
-def alias_show(name: str, router: Router = None, as_json: AsJson = False) -> None:
+def alias_show(name: AliasName, router: Router = None, as_json: AsJson = False) -> None:
     """Show one alias, its targets and what they add to requests."""
     from router.commands import aliases
 
@@ -66,7 +67,7 @@ def alias_show(name: str, router: Router = None, as_json: AsJson = False) -> Non
 
 
 @alias_app.command("rm")
-def alias_rm(name: str, router: Router = None) -> None:
+def alias_rm(name: AliasName, router: Router = None) -> None:
     """Remove an alias."""
     from router.commands import aliases
 

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import Node
 from router.cli.verbs import admin, group
-from router.commands.options import AsJson, Node, Router
+from router.commands.options import AsJson, Router
 
 cache_app = group("The KV that nodes have stored of earlier prompts.")
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import KeyName, TeamName
 from router.cli.verbs import admin, group
 from router.commands.options import AsJson, Router, Wide
 
@@ -106,7 +107,7 @@ def keys_list(router: Router = None, as_json: AsJson = False, wide: Wide = False
 
 
 @keys_app.command("show")
-def keys_show(name: str, router: Router = None, as_json: AsJson = False) -> None:
+def keys_show(name: KeyName, router: Router = None, as_json: AsJson = False) -> None:
     """Show one key, by name or id: what it may use, and what is left of its limits."""
     from router.commands.access import keys
 
@@ -116,7 +117,7 @@ def keys_show(name: str, router: Router = None, as_json: AsJson = False) -> None
 
 @keys_app.command("update")
 def keys_update(
-    name: str,
+    name: KeyName,
     scope: Annotated[
         list[str] | None, typer.Option("--scope", help="All its scopes from now on.")
     ] = None,
@@ -158,7 +159,7 @@ def keys_update(
 
 @keys_app.command("rotate")
 def keys_rotate(
-    name: str,
+    name: KeyName,
     grace: Annotated[
         str | None,
         typer.Option(
@@ -177,7 +178,7 @@ def keys_rotate(
 
 
 @keys_app.command("revoke")
-def keys_revoke(name: str, router: Router = None) -> None:
+def keys_revoke(name: KeyName, router: Router = None) -> None:
     """Revoke a key, by name or id, at once."""
     from router.commands.access import keys
 
@@ -188,7 +189,7 @@ def keys_revoke(name: str, router: Router = None) -> None:
 # With this setting a negative amount is an invalid amount, and not an unknown option.
 @keys_app.command("set-budget", context_settings={"ignore_unknown_options": True})
 def keys_set_budget(
-    name: str,
+    name: KeyName,
     amount: Annotated[
         str, typer.Argument(help="Amount a month, in the currency of the prices, or none.")
     ],
@@ -236,7 +237,7 @@ def teams_list(router: Router = None, as_json: AsJson = False, wide: Wide = Fals
 
 @teams_app.command("update")
 def teams_update(
-    name: str,
+    name: TeamName,
     requests_per_minute: RequestsPerMinute = None,
     tokens_per_minute: TokensPerMinute = None,
     tokens_per_day: TokensPerDay = None,
@@ -255,7 +256,7 @@ def teams_update(
 
 
 @teams_app.command("delete")
-def teams_delete(name: str, router: Router = None) -> None:
+def teams_delete(name: TeamName, router: Router = None) -> None:
     """Delete a team that has no valid keys; usage still names it."""
     from router.commands.access import teams
 

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import Model, Node, NodeName
 from router.cli.verbs import admin, group
-from router.commands.options import AsJson, Node, Router, Wide
+from router.commands.options import AsJson, Router, Wide
 
 schedule_app = group("Schedules that load and unload models.")
 
@@ -20,7 +21,7 @@ Deadline = Annotated[
 Cut = Annotated[bool, typer.Option("--cut", help="Cancel requests in flight at the deadline.")]
 
 
-def cordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
+def cordon(name: NodeName, router: Router = None, as_json: AsJson = False) -> None:
     """Send a node no new requests; its open requests continue."""
     from router.commands import nodes as command
 
@@ -28,7 +29,7 @@ def cordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
     command.cordon(client, name, as_json=as_json)
 
 
-def uncordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
+def uncordon(name: NodeName, router: Router = None, as_json: AsJson = False) -> None:
     """Send a node requests again after `cordon` or `maintenance`."""
     from router.commands import nodes as command
 
@@ -37,7 +38,7 @@ def uncordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
 
 
 def drain(
-    name: str,
+    name: NodeName,
     deadline: Deadline = None,
     cut: Cut = False,
     router: Router = None,
@@ -51,7 +52,7 @@ def drain(
 
 
 def maintenance(
-    name: str,
+    name: NodeName,
     off: Annotated[
         bool, typer.Option("--off", help="End maintenance: the node accepts requests again.")
     ] = False,
@@ -73,7 +74,7 @@ def maintenance(
         command.maintain(client, command.read_options(name, deadline, cut=cut), as_json=as_json)
 
 
-def pin(model: str, node: Node = None, router: Router = None) -> None:
+def pin(model: Model, node: Node = None, router: Router = None) -> None:
     """Keep a model in memory, on every node that has it if none is named."""
     from router.commands import lifecycle as command
 
@@ -81,7 +82,7 @@ def pin(model: str, node: Node = None, router: Router = None) -> None:
     command.pin(client, model, node, pinned=True)
 
 
-def unpin(model: str, node: Node = None, router: Router = None) -> None:
+def unpin(model: Model, node: Node = None, router: Router = None) -> None:
     """Undo `pin` for the node, or for every node if none is named."""
     from router.commands import lifecycle as command
 
@@ -90,7 +91,7 @@ def unpin(model: str, node: Node = None, router: Router = None) -> None:
 
 
 def keep_alive(
-    model: str,
+    model: Model,
     text: Annotated[str, typer.Argument(metavar="TIME", help="30m, 2h, forever or default.")],
     node: Node = None,
     router: Router = None,

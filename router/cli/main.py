@@ -8,6 +8,7 @@ import typer
 from node.protocol.paths import DEFAULT_PORT
 from router.cli import config, home, service
 from router.cli.aliases import alias_app
+from router.cli.arguments import Model, Node, NodeName
 from router.cli.cache import cache_app
 from router.cli.connect import connect
 from router.cli.keys import keys_app, teams_app
@@ -18,7 +19,7 @@ from router.cli.status import add_status
 from router.cli.upgrade import add_upgrade
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
-from router.commands.options import AsJson, Node, Router, Wide
+from router.commands.options import AsJson, Router, Wide
 from router.settings import Settings, default_home, read_settings, settings_from, sources
 from serving.terminal.cli_version import version_option
 from serving.terminal.setting_options import with_settings
@@ -174,7 +175,7 @@ def accept(
 
 
 @app.command("remove-node")
-def remove_node(name: str, router: Router = None) -> None:
+def remove_node(name: NodeName, router: Router = None) -> None:
     """Remove a node; its open requests continue."""
     from router.commands import nodes
 
@@ -183,7 +184,7 @@ def remove_node(name: str, router: Router = None) -> None:
 
 
 @app.command("rotate-node")
-def rotate_node(node: str, code: options.PairingCode = None, router: Router = None) -> None:
+def rotate_node(node: NodeName, code: options.PairingCode = None, router: Router = None) -> None:
     """Give a paired node a new secret, or pair it again with a new code."""
     from router.commands import nodes
 
@@ -211,7 +212,7 @@ def doctor(router: Router = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def load(model: str, node: Node = None, router: Router = None) -> None:
+def load(model: Model, node: Node = None, router: Router = None) -> None:
     """Load a model, on the node with most free memory if none is named."""
     from router.commands import models as command
 
@@ -220,7 +221,7 @@ def load(model: str, node: Node = None, router: Router = None) -> None:
 
 
 @app.command()
-def unload(model: str, node: Node = None, router: Router = None) -> None:
+def unload(model: Model, node: Node = None, router: Router = None) -> None:
     """Unload a model, on every node if none is named."""
     from router.commands import models as command
 
@@ -236,7 +237,7 @@ add_to(app)
 
 @app.command()
 def chat(
-    model: str,
+    model: Model,
     prompt: Annotated[
         str | None,
         typer.Argument(help="If not given: a conversation, or the text on standard input."),

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import Model, Node
 from router.cli.verbs import admin, group, is_given
-from router.commands.options import AsJson, Node, Router, Wide
+from router.commands.options import AsJson, Router, Wide
 
 models_app = group("Models on nodes and on their disks.", no_args_is_help=False)
 
@@ -72,7 +73,7 @@ def pull(
 
 
 @models_app.command("cancel-pull")
-def cancel_pull(model: str, node: Node = None, router: Router = None) -> None:
+def cancel_pull(model: Model, node: Node = None, router: Router = None) -> None:
     """Cancel a pull and delete what has arrived."""
     from router.commands import disk
 
@@ -82,7 +83,7 @@ def cancel_pull(model: str, node: Node = None, router: Router = None) -> None:
 
 @models_app.command("rm")
 def rm(
-    model: str,
+    model: Model,
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="From this node's disk.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     router: Router = None,

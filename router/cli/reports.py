@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from router.cli.arguments import Node
 from router.cli.verbs import admin
-from router.commands.options import AsJson, Node, Router, Wide
+from router.commands.options import AsJson, Router, Wide
 
 Since = Annotated[
     str | None,

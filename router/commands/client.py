@@ -95,6 +95,16 @@ class RouterAccess:
             raise CommandFailed(f"The key file {file} cannot be read ({error.strerror}).") from None
 
 
+def hasty_client(url: str | None, patience_s: float) -> "AdminClient":
+    """A client of the router at `url`, or of this machine's own, that waits no longer for a
+    connection or for data. Raises what `find_router` raises."""
+
+    def hurry(request: RouterRequest) -> RouterResponse:
+        return send(replace(request, timeout_s=patience_s, connect_timeout_s=patience_s))
+
+    return AdminClient(find_router(url), hurry)
+
+
 def find_router(url: str | None) -> RouterAccess:
     """Returns the router at `url`, or this machine's own, with the key from the environment. Raises
     `StartError` and `BadSetting`."""

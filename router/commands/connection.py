@@ -29,6 +29,7 @@ class RouterRequest:
     """Longest interval without data."""
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def download(request: RouterRequest, write: Callable[[bytes], object]) -> Router
 def _responding(request: RouterRequest) -> Iterator[http.client.HTTPResponse]:
     parts = urlsplit(request.url)
     connect = _CONNECTIONS[parts.scheme]
-    connection = connect(parts.hostname or "", parts.port, timeout=CONNECT_TIMEOUT_S)
+    connection = connect(parts.hostname or "", parts.port, timeout=request.connect_timeout_s)
     try:
         try:
             connection.connect()

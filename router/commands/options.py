@@ -19,7 +19,6 @@ Router = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
-Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
 
 PairingCode = Annotated[
     str | None,
