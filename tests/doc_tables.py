@@ -223,7 +223,17 @@ def command_page(path: str) -> str:
 
 
 _ROUTER_PAGES = {
-    "-nodes": ("add-node", "discover", "rotate-node", "accept", "remove-node", "nodes", "doctor"),
+    "-nodes": (
+        "add-node",
+        "discover",
+        "rotate-node",
+        "accept",
+        "remove-node",
+        "nodes",
+        "doctor",
+        "upgrade-plan",
+        "upgrade-nodes",
+    ),
     "-process": ("serve", "up", "migrate", "backup", "restore", "connect", "config", "reload"),
     "-use": ("status", "top", "ps", "chat", "bench"),
 }

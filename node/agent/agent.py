@@ -45,7 +45,7 @@ from node.protocol.messages import (
 )
 from node.protocol.models import ModelCard
 from node.request import TextRequest
-from node.settings import named_models
+from node.settings import Settings, named_models
 from serving.awake import Awake
 from serving.installer import own_installer
 from serving.sleep_watch import watch_sleep
@@ -124,7 +124,7 @@ class Agent:
         await self.disk.start()
         if missing := self._warming.missing(self._supervisor.names()):
             logger.warning("Warm prompts are for models not on this node: %s.", ", ".join(missing))
-        self._warn_of_unknown_models()
+        _warn_of_unknown_models(self._supervisor.names(), self._kind.settings)
         self._renderers.keep_spare()
         self._tasks = (
             asyncio.create_task(self._run_heartbeat()),
@@ -140,18 +140,6 @@ class Agent:
         settings = self._kind.settings
         is_scripted = settings.engine in WITHOUT_MLX
         return len(self._supervisor.names()) if settings.spare_engine and not is_scripted else 0
-
-    def _warn_of_unknown_models(self) -> None:
-        # This is no reason not to start: a model may come later.
-        names = self._supervisor.names()
-        for option, models in named_models(self._kind.settings).items():
-            if missing := sorted(models - set(names)):
-                logger.warning(
-                    "%s is for models not on this node: %s. Models here: %s.",
-                    option,
-                    ", ".join(missing),
-                    ", ".join(names) or "none",
-                )
 
     async def drain(self, grace_s: float) -> None:
         """Drains the requests like `Requests.drain`. Then all event streams end, after the usage
@@ -347,6 +335,18 @@ class Agent:
 
     def _on_marked(self, marked: Marked) -> None:
         self._hub.publish(CancelMarked(marked.uid, marked.monotonic_s))
+
+
+def _warn_of_unknown_models(names: Sequence[str], settings: Settings) -> None:
+    # This is no reason not to start: a model may come later.
+    for option, models in named_models(settings).items():
+        if missing := sorted(models - set(names)):
+            logger.warning(
+                "%s is for models not on this node: %s. Models here: %s.",
+                option,
+                ", ".join(missing),
+                ", ".join(names) or "none",
+            )
 
 
 def _card(status: ModelStatus) -> ModelCard:

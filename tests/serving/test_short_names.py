@@ -1,4 +1,4 @@
-"""What short names stand for."""
+"""Short names and the models that they stand for."""
 
 import pytest
 

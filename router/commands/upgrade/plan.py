@@ -1,4 +1,4 @@
-"""The order in which router and nodes are upgraded, and what each step means for requests. Pure."""
+"""The order in which router and nodes are upgraded, and what each step means for requests."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -55,7 +55,7 @@ class UpgradePlan:
     router: RouterStep
     """Without commands if it runs that version already."""
     nodes: tuple[NodeStep, ...]
-    """Those that run another one."""
+    """Nodes that run another version."""
     done: tuple[str, ...]
     """Nodes that run it already."""
 

@@ -132,8 +132,8 @@ def test_a_kind_of_event_that_a_newer_side_adds_is_none() -> None:
 
 
 def to_older(name: str, fields: Fields) -> Fields | None:
-    """As if the next version had renamed a field of a status, given a command a unit, and added an
-    event."""
+    """Pretends that the next version has renamed a field of a status, given a command a unit, and
+    added an event."""
     if name == "PrefixGone":
         return None
     if name == "StatusEvent":

@@ -1,4 +1,4 @@
-"""What shells complete, as their scripts ask for it."""
+"""Completion by shells, as their scripts call it."""
 
 import json
 from collections.abc import Callable
