@@ -84,6 +84,10 @@ class ControlChannel:
     def set_credential(self, credential: NodeCredential) -> None:
         self._credential = credential
 
+    def begin_in_newest(self) -> None:
+        """Sends the next request in the newest version, as to an agent that is not known yet."""
+        self.wire = SPOKEN.wire()
+
     def headers(self) -> dict[str, str]:
         return {HEADER_PROTOCOL: str(self.wire.version), **self._credential.headers()}
 

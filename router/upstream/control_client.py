@@ -45,7 +45,6 @@ from node.protocol.pairing import (
     PairRequest,
 )
 from node.protocol.paths import PATH_MODELS
-from node.protocol.versions import SPOKEN
 from router.errors import NodeRefused
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream.control_channel import ControlChannel, Place, in_spoken_version, why
@@ -176,7 +175,7 @@ class ControlClient:
     async def _begun(self, instance_id: str, after: int) -> aiohttp.ClientResponse:
         """Begins an event stream. An agent that was upgraded meanwhile has ended the one before, so
         each begins in the newest version."""
-        self._channel.wire = SPOKEN.wire()
+        self._channel.begin_in_newest()
         query = {"instance": instance_id, "after": str(after)}
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=3 * HEARTBEAT_S

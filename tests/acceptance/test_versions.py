@@ -12,7 +12,7 @@ from node.protocol.versions import Change, Fields, Versions
 from node.server import control_auth
 from router.errors import WrongNodeProtocol
 from router.fleet import watcher
-from router.upstream import control_client
+from router.upstream import control_channel
 from router.upstream.credentials import NodeCredential
 from router.upstream.node_client import NodeClient
 from tests.faults.rig import add_real, until_async
@@ -77,7 +77,7 @@ async def test_a_newer_router_speaks_with_an_agent_of_the_version_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = Notes()
-    monkeypatch.setattr(control_client, "SPOKEN", notes.versions())
+    monkeypatch.setattr(control_channel, "SPOKEN", notes.versions())
     monkeypatch.setattr(watcher, "SPOKEN", notes.versions())
     async with running_router(tmp_path) as router, running(tmp_path / "mac") as agent:
         status = await serve_and_command(router, agent)
@@ -103,7 +103,7 @@ async def test_a_newer_agent_speaks_with_a_router_of_the_version_before(
 
 @pytest.mark.parametrize(
     ("newer", "words"),
-    [(control_client, "The agent is the older one: upgrade"), (control_auth, "which is older")],
+    [(control_channel, "The agent is the older one: upgrade"), (control_auth, "which is older")],
     ids=["router", "agent"],
 )
 async def test_of_versions_that_are_further_apart_the_older_side_is_named(

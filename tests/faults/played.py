@@ -78,7 +78,7 @@ class PlayedEngine:
         self.holders = 0
         """Requests that were given it and have not ended."""
         self.is_here = self.is_serving = self.is_leaving = False
-        self.work_tokens = 0
+        self.work_tokens = self.prefilled_tokens = self.decoded_tokens = 0
         self.stats: EngineStats | None = None
         self.broken = None
         """Its last message, which it does not have when it dies."""

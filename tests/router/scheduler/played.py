@@ -108,7 +108,7 @@ class PlayedLink:
     def __init__(self, *, on_loaded: Any, **_: Any) -> None:
         self.rows: set[str] = set()
         self.alive = True
-        self.work_tokens = 0
+        self.work_tokens = self.prefilled_tokens = self.decoded_tokens = 0
         self.stats: EngineStats | None = None
         self._on_loaded = on_loaded
 

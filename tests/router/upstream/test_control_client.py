@@ -149,7 +149,7 @@ async def test_a_request_is_repeated_once_in_the_version_that_the_agent_names(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same = Change(lambda _name, fields: fields, lambda _name, fields: fields)
-    monkeypatch.setattr(control_client, "SPOKEN", Versions(8, 6, {8: same, 7: same}))
+    monkeypatch.setattr(control_channel, "SPOKEN", Versions(8, 6, {8: same, 7: same}))
     named = "7"
 
     async def script(request: Request) -> None:
@@ -175,7 +175,7 @@ async def test_each_event_stream_begins_in_the_newest_version(
     clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     same = Change(lambda _name, fields: fields, lambda _name, fields: fields)
-    monkeypatch.setattr(control_client, "SPOKEN", Versions(7, 6, {7: same}))
+    monkeypatch.setattr(control_channel, "SPOKEN", Versions(7, 6, {7: same}))
     newest = "6"
 
     async def script(request: Request) -> None:

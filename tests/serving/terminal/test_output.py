@@ -100,6 +100,6 @@ def test_nothing_else_prints() -> None:
                     others.append(f"{file.relative_to(root)}: {name}")
     assert sorted(set(others)) == [
         "node/engine/gguf/convert.py: sys.stdout.write",  # to the command that runs it
-        "router/commands/chat.py: sys.stdout.write",  # where it is no terminal: an answer as it is
+        "serving/chat/loop.py: sys.stdout.write",  # where it is no terminal: a response as it is
         "serving/terminal/output.py: print",
     ]
