@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.agent.agent import Agent, Identity
+from node.agent.spans import SERVICE
 from node.agent.warm_prompts import read_plan
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
@@ -46,6 +47,7 @@ from serving.http.timeouts import DEFAULT_TIMEOUTS, ClientTimeouts
 from serving.open_files import open_files
 from serving.own_machine import is_loopback
 from serving.tls.own_certificate import OwnCertificate, own_certificate
+from serving.tracing.spans import open_tracing
 from serving.units import gib, size
 from serving.version import own_version
 
@@ -175,6 +177,7 @@ def build_agent(settings: Settings) -> Agent:
         Budget(limit_bytes),
         EngineKind(settings, machine, script_json),
         read_plan(settings.warm),
+        open_tracing(settings.otel_endpoint, SERVICE),
     )
 
 

@@ -45,6 +45,7 @@ from serving.setting_kinds import (
 )
 from serving.setting_sources import Sources
 from serving.stay_awake import StayAwake
+from serving.tracing.options import OtelEndpoint
 from serving.variables import PREFIX
 
 THREAD_BODY_BYTES = 256 * 1024
@@ -320,6 +321,7 @@ class Settings:
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     log_file: LogFile = None
+    otel_endpoint: OtelEndpoint = None
 
     @property
     def logs(self) -> LogOptions:

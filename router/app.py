@@ -64,7 +64,10 @@ from serving.http.exchange import Receive, Send, as_get
 from serving.live_settings import LiveSettings
 from serving.logs.logs import set_level
 from serving.sleep_watch import watch_sleep
+from serving.tracing.spans import open_tracing
 
+SERVICE = "mlx-fleet-router"
+"""The router's name in spans."""
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -108,6 +111,11 @@ async def open_core(
         await registry.close()
 
 
+def _request_log(settings: Settings) -> RequestLog:
+    tracing = open_tracing(settings.otel_endpoint, SERVICE)
+    return RequestLog(is_on=settings.log_requests, tracing=tracing)
+
+
 async def _load_keys(registry: Registry, wall: Callable[[], float]) -> tuple[KeyRing, Limiter]:
     """Reads the keys and teams, and what each has used of its limits this day."""
     async with registry.read() as session:
@@ -133,7 +141,7 @@ async def _load_core(
     scheduler = Scheduler(prefixes, admission_limits(live.current))
     driver = SchedulerDriver(scheduler, fleet, decisions, metrics, Predictions(prefixes, metrics))
     origins = Origins(own_id, await meta.usage_secret(registry))
-    lines = RequestLog(is_on=live.current.log_requests)
+    lines = _request_log(live.current)
     ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), request_log=lines)
     watcher = Watcher(fleet, ledger, prefixes)
     records = DispatchRecords(prefixes, decisions, metrics)

@@ -60,6 +60,7 @@ class Jobs:
             self._scheduler.shutdown(wait=False)
         self._ledger.close_all()
         await self.write_usage()
+        await asyncio.to_thread(self._ledger.request_log.close_spans)
         if left := self._ledger.waiting_rows:
             log.error("%d usage rows could not be written; agents send theirs again", left)
 

@@ -19,6 +19,7 @@ from serving.setting import BadSetting, Environment, Kind, Setting
 from serving.setting_kinds import DURATION, FLAG, PATH, PORT, STAY_AWAKE_MODE, TEXT, whole_number
 from serving.setting_sources import Gathered, Sources
 from serving.stay_awake import StayAwake
+from serving.tracing.options import OtelEndpoint
 
 ENV_KEY = "MLX_FLEET_KEY"
 CONNECT_TIMEOUT_S = 5.0
@@ -108,6 +109,7 @@ class Settings:
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     log_file: LogFile = None
+    otel_endpoint: OtelEndpoint = None
     stream_keepalive_s: Annotated[
         float,
         Setting(

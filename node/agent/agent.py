@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.agent.disk import Disk
-from node.agent.events import EventHub
 from node.agent.live_parts import LiveParts
 from node.agent.metrics import NodeMetrics
 from node.agent.prefixes import PrefixFeed
 from node.agent.pressure_watch import watch_pressure
 from node.agent.requests import CallSettings, Requests
+from node.agent.spans import hub_of
 from node.agent.status_bounds import ModelFilter
 from node.agent.status_report import node_report, reported_pressure
 from node.agent.warm_prompts import WarmPlan, WarmReport
@@ -49,6 +49,7 @@ from node.settings import Settings, named_models
 from serving.awake import Awake
 from serving.installer import own_installer
 from serving.sleep_watch import watch_sleep
+from serving.tracing.spans import Tracing
 
 REFRESH_S = 5.0
 
@@ -74,11 +75,13 @@ class Agent:
         budget: Budget,
         kind: EngineKind,
         warm: WarmPlan | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.identity = identity
         self.instance_id = secrets.token_hex(8)
         self._kind = kind
-        self._hub = EventHub(lambda finished: self.metrics.finished(finished))
+        self._tracing = tracing
+        self._hub = hub_of(tracing)
         self._prefixes = PrefixFeed(self._hub, identity.version)
         self._renderers = Renderers(
             models=self._count_models,
@@ -96,6 +99,7 @@ class Agent:
             Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare, self.awake),
         )
         self.metrics = NodeMetrics(self._supervisor)
+        self._hub.listen(self.metrics.finished)
         self._watchdog = Watchdog(
             self._supervisor,
             self.residency,
@@ -167,6 +171,8 @@ class Agent:
         await self._renderers.close()
         self.end_events()
         await self.awake.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def _run_heartbeat(self) -> None:
         while True:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
 
+from node.agent.open_request import Job
 from node.protocol.messages import Event, Finished, PrefixDelta
 
 MOST_FINISHED = 10_000
@@ -15,17 +16,23 @@ SUBSCRIBER_BYTES = 64 << 20
 """Bytes of prefixes in those events, the only large part of any event."""
 
 
+OnFinished = Callable[[Finished, Job], None]
+
+
 class EventHub:
     """Keeps the last finished requests, and publishes all events to the subscribers."""
 
-    def __init__(self, on_finished: Callable[[Finished], None] = lambda finished: None) -> None:
-        """`on_finished` is called with each record."""
-        self._on_finished = on_finished
+    def __init__(self) -> None:
+        self._listeners: list[OnFinished] = []
         self._finished: deque[Finished] = deque(maxlen=MOST_FINISHED)
         self._seq = 0
         self._subscribers: set[_Subscriber] = set()
         self._watched = asyncio.Event()
         self._closed = False
+
+    def listen(self, on_finished: OnFinished) -> None:
+        """Calls the listener with each record from now on, and with its request."""
+        self._listeners.append(on_finished)
 
     async def until_watched(self) -> None:
         """Waits until there is a subscriber."""
@@ -35,12 +42,13 @@ class EventHub:
     def is_watched(self) -> bool:
         return bool(self._subscribers)
 
-    def finish(self, finished: Finished) -> None:
+    def finish(self, finished: Finished, job: Job) -> None:
         """Numbers the record, keeps it and publishes it."""
         self._seq += 1
         numbered = msgspec.structs.replace(finished, seq=self._seq)
         self._finished.append(numbered)
-        self._on_finished(numbered)
+        for listener in self._listeners:
+            listener(numbered, job)
         self.publish(numbered)
 
     def publish(self, event: Event) -> None:

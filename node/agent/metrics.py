@@ -9,6 +9,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from node.agent.open_request import Job
 from node.engines.slot import EngineState
 from node.engines.supervisor import Supervisor
 from node.ipc.messages import EngineStats
@@ -84,7 +85,7 @@ class NodeMetrics:
             "inter_token_seconds", "Mean time between the tokens of a request.", _GAP_BUCKETS_S
         )
 
-    def finished(self, record: Finished) -> None:
+    def finished(self, record: Finished, _job: Job) -> None:
         """Counts an ended request."""
         model = record.model
         self._requests.labels(model, record.reason.value).inc()

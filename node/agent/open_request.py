@@ -74,7 +74,7 @@ class Sender:
     proof: str = ""
     """The value of `HEADER_PROOF`."""
     trace: str = ""
-    """Header lines of the request's trace (`serving.http.trace_context`); the only field that a
+    """Header lines of the request's trace (`serving.tracing.context`); the only field that a
     client without a router may set."""
 
 

@@ -365,7 +365,8 @@ class Requests:
                 reason=reason,
                 finished_unix_s=time.time(),
                 proof=job.sender.proof,
-            )
+            ),
+            job,
         )
 
 

@@ -11,7 +11,7 @@ SECTIONS: Sections = (
         "Serving",
         ("home", "host", "port", "announce", "models", "served_model_names")
         + ("responses_bytes", "stay_awake", "exit_on_stdin_eof", "engine", "script")
-        + ("log_level", "log_format", "log_file"),
+        + ("log_level", "log_format", "log_file", "otel_endpoint"),
     ),
     (
         "Memory and speed",

@@ -25,7 +25,7 @@ from node.server.stream import Headers
 from node.settings import THREAD_BODY_BYTES
 from serving.fair_shares import Share
 from serving.http.refusals import Refusal
-from serving.http.trace_context import trace_lines
+from serving.tracing.context import trace_lines
 
 T = TypeVar("T")
 

@@ -35,8 +35,8 @@ from node.protocol.paths import PATH_RESPONSES
 from node.server.call import Call
 from node.server.response_store import ResponseStore
 from node.server.stream import EventStream, collect
-from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
+from serving.tracing.context import trace_id_of
 
 
 class ResponsesApi:

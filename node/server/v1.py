@@ -45,8 +45,8 @@ from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
 from node.settings import STREAM_KEEPALIVE_S
 from serving.http.callers import Callers
-from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
+from serving.tracing.context import trace_id_of
 
 _LISTS = (PATH_MODELS, PATH_REQUESTS)
 """Paths that also match with a slash at the end."""

@@ -7,6 +7,8 @@ from router.auth import key_from_headers
 from router.core import Core
 from router.errors import RouterError, Unauthorized
 from router.records.outcomes import BY_DISCONNECT, PHASE_BODY
+from router.records.request_log import Asked
+from serving.tracing.context import trace_lines
 
 
 class EarlyEnds:
@@ -21,16 +23,15 @@ class EarlyEnds:
         if error.status == Unauthorized.status:
             core.refusals.wrong_key(client_of(scope), path)
         if error.request_id is None:  # others had a ticket, whose end is recorded already
-            total_s = time.monotonic() - begin_s
             core.metrics.refused(error)
-            core.ledger.request_log.refused(path, self._key(scope), error, total_s)
+            core.ledger.request_log.refused(self._asked(scope, begin_s), error)
 
     def left(self, scope: Scope, begin_s: float) -> None:
         """A client has disconnected before it had sent its whole body."""
-        total_s = time.monotonic() - begin_s
         self._core.metrics.aborted("", BY_DISCONNECT, PHASE_BODY)
-        self._core.ledger.request_log.left(scope["path"], self._key(scope), total_s)
+        self._core.ledger.request_log.left(self._asked(scope, begin_s))
 
-    def _key(self, scope: Scope) -> str:
-        """The name of the request's key."""
-        return self._core.keys.name_of(key_from_headers(scope["headers"]))
+    def _asked(self, scope: Scope, begin_s: float) -> Asked:
+        headers = scope["headers"]
+        key = self._core.keys.name_of(key_from_headers(headers))
+        return Asked(scope["path"], key, trace_lines(headers), time.monotonic() - begin_s)

@@ -22,8 +22,8 @@ from router.records.outcomes import BY_DISCONNECT, reason_of
 from router.routing.alias_targets import falls_back
 from router.types import Caller, Ticket
 from serving.http.exchange import EXTENSION, Exchange, Receive
-from serving.http.trace_context import trace_id_of
 from serving.logs.request_id import set_request_id
+from serving.tracing.context import trace_id_of
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -53,7 +53,7 @@ class Inference:
                 raise ShuttingDown from None
             exchange: Exchange = scope["extensions"][EXTENSION]
             running = self._running.begin(self._relay(ticket, exchange))
-            self._core.ledger.request_log.begin(ticket)
+            self._core.ledger.request_log.begin(ticket, request.span)
             failure: RouterError | None = None
             try:
                 with CancelOnDisconnect(exchange):

@@ -44,7 +44,8 @@ from router.routing.output_limit import output_limit
 from router.routing.sticky_targets import Turn
 from router.states import BreakerState
 from router.types import Caller, ModelRoute, Moment, Target, Ticket, ticket_id_of
-from serving.http.trace_context import trace_lines
+from serving.tracing.context import trace_lines
+from serving.tracing.spans import Span
 
 THREAD_BYTES = 1 << 20
 """Length of a body above which its chain is computed in a thread, so that it delays no stream."""
@@ -92,6 +93,7 @@ class InferenceRequest:
     caller: Caller
     path: str
     trace: str
+    span: Span | None
     body: bytes
     arrived_s: float
     routing: Routing
@@ -131,12 +133,15 @@ class Tickets:
         routing = parse_routing(body, path)
         if routing.only_loads:
             raise NoPrompt(caller, routing)
+        trace = trace_lines(headers)
+        span = self._core.ledger.request_log.begin_span(trace)
         try:
             request = InferenceRequest(
                 request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
                 caller=caller,
                 path=path,
-                trace=trace_lines(headers),
+                trace=trace if span is None else span.trace,
+                span=span,
                 body=body,
                 arrived_s=arrived_s,
                 routing=routing,

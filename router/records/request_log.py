@@ -1,17 +1,22 @@
-"""The lines of `--log-requests`: one for each request, once it has ended and its usage is known.
+"""The lines of `--log-requests` and the spans of requests: one for each request, once it has ended
+and its usage is known.
 
-A line has names, counts, times and an outcome; never a prompt, a response or a key.
+Both have names, counts, times and an outcome, and never a prompt, a response or a key.
 """
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from http import HTTPStatus
 
 from node.protocol.messages import Finished
 from node.protocol.paths import VERSION_PREFIX
 from router.errors import RouterError
 from router.records.outcomes import reason_of, tokens_of
 from router.types import Lease, Ticket, Tokens
-from serving.http.trace_context import trace_id_of
+from serving.tracing.context import trace_id_of
+from serving.tracing.spans import Span, Tracing
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -19,6 +24,16 @@ OUTCOME_LEFT = "disconnected"
 """Outcome of a request whose client disconnected before it had sent its body."""
 OUTCOME_UNKNOWN = "ended"
 """Outcome of a request of which nothing is reported, such as a count of tokens."""
+REFUSED_SPAN = "refused"
+"""Name of the span of a request without a ticket, whose path may be any text."""
+_ATTRIBUTES = {
+    "path": "http.route",
+    "status": "http.response.status_code",
+    "model": "gen_ai.request.model",
+    "prompt_tokens": "gen_ai.usage.input_tokens",
+    "completion_tokens": "gen_ai.usage.output_tokens",
+}
+"""OpenTelemetry's own names of fields of a `RequestLine`."""
 _MOST_CHARS = 256
 """Longest path or model name of a client in a line."""
 
@@ -81,7 +96,7 @@ class RequestLine:
         whole = f"{self.prompt_tokens} + {self.completion_tokens or 0} tokens"
         return f"{whole} ({cached} cached, {reasoning} reasoning)"
 
-    def fields(self) -> dict[str, object]:
+    def fields(self) -> dict[str, str | int | float]:
         """The known values by their names, for a log of JSON objects."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
@@ -97,24 +112,53 @@ class _Open:
     has_ended: bool = False
     error: str = ""
     """Code of the router's own error with which it ended; empty if there was none."""
+    end_unix_s: float = 0.0
+    is_logged: bool = True
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that has no ticket."""
+
+    path: str
+    key: str
+    """Name of its key; empty if it has no valid one."""
+    trace: str
+    total_s: float
 
 
 class RequestLog:
     """Owner of the lines of requests that have not ended, or whose usage is not known yet."""
 
-    def __init__(self, *, is_on: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        is_on: bool = False,
+        tracing: Tracing | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self.is_on = is_on
         """True if each request that begins from now on is logged."""
+        self.tracing = tracing
+        """The owner of the requests' spans; None if there are none."""
+        self._wall_clock = wall_clock
         self._open: dict[str, _Open] = {}
 
     # --- a request that has a ticket ---
 
-    def begin(self, ticket: Ticket) -> None:
+    def begin_span(self, trace: str) -> Span | None:
+        """Begins the span of a request; None if there are no spans."""
+        if self.tracing is None:
+            return None
+        return self.tracing.begin(trace, self._wall_clock())
+
+    def begin(self, ticket: Ticket, span: Span | None = None) -> None:
         """A request has its first ticket."""
-        if self.is_on:
+        if self.is_on or span is not None:
             model = ticket.requested_model[:_MOST_CHARS]
             line = RequestLine(ticket.path, ticket.caller.name, model)
-            self._open[ticket.request_id] = _Open(ticket, line)
+            self._open[ticket.request_id] = _Open(ticket, line, is_logged=self.is_on, span=span)
 
     def sent(self, lease: Lease, node_name: str) -> None:
         """The request has been sent to a node, of whose attempt the usage will be known."""
@@ -158,6 +202,7 @@ class RequestLog:
         found.has_ended, found.error = True, error
         found.line.status = status or None
         found.line.total_s = now_s - ticket.arrived_s
+        found.end_unix_s = self._wall_clock()
         self._write_known(found)
 
     def close(self) -> None:
@@ -167,22 +212,34 @@ class RequestLog:
             self._write_known(found)
         self._open.clear()
 
+    def close_spans(self) -> None:
+        """Sends the spans that wait, at shutdown. Blocks while the collector does not respond."""
+        if self.tracing is not None:
+            self.tracing.close()
+
     # --- a request that has none ---
 
-    def refused(self, path: str, key: str, error: RouterError, total_s: float) -> None:
-        """A request has been refused before it had a ticket; `key` is the name of its key."""
-        if self.is_on:
-            model = error.model[:_MOST_CHARS]
-            line = RequestLine(path[:_MOST_CHARS], key, model, status=error.status)
-            line.outcome, line.total_s = reason_of(error), total_s
-            _write(line)
+    def refused(self, asked: Asked, error: RouterError) -> None:
+        """A request has been refused before it had a ticket."""
+        line = RequestLine(asked.path[:_MOST_CHARS], asked.key, error.model[:_MOST_CHARS])
+        line.status, line.outcome, line.total_s = error.status, reason_of(error), asked.total_s
+        self._write_early(line, asked.trace)
 
-    def left(self, path: str, key: str, total_s: float) -> None:
+    def left(self, asked: Asked) -> None:
         """A client has disconnected before it had sent its whole body."""
-        if self.is_on:
-            _write(RequestLine(path, key, "", outcome=OUTCOME_LEFT, total_s=total_s))
+        line = RequestLine(asked.path[:_MOST_CHARS], asked.key, "")
+        line.outcome, line.total_s = OUTCOME_LEFT, asked.total_s
+        self._write_early(line, asked.trace)
 
     # --- state ---
+
+    def _write_early(self, line: RequestLine, trace: str) -> None:
+        if self.is_on:
+            _write(line, trace_id=trace_id_of(trace))
+        if self.tracing is not None:
+            now_s = self._wall_clock()
+            span = self.tracing.begin(trace, now_s - (line.total_s or 0.0))
+            _end_span(span, line, REFUSED_SPAN, now_s)
 
     def _settle(self, found: _Open, lease: Lease) -> None:
         found.waits_for.discard(lease.node_request_id)
@@ -194,11 +251,21 @@ class RequestLog:
         if found.has_ended and not found.waits_for and ticket_id in self._open:
             del self._open[ticket_id]
             line.outcome = found.error or line.outcome or OUTCOME_UNKNOWN
-            _write(line, ticket_id, trace_id_of(found.ticket.trace))
+            if found.is_logged:
+                _write(line, ticket_id, trace_id_of(found.ticket.trace))
+            if found.span is not None:
+                _end_span(found.span, line, line.path, found.end_unix_s)
 
 
 def _waited_s(found: _Open, lease: Lease) -> float:
     return max(0.0, lease.granted_s - found.ticket.arrived_s)
+
+
+def _end_span(span: Span, line: RequestLine, name: str, end_unix_s: float) -> None:
+    known = line.fields()
+    attributes = {_ATTRIBUTES.get(each, f"mlx_fleet.{each}"): known[each] for each in known}
+    failed = line.status is None or line.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    span.end(name, attributes, end_unix_s, failed=failed)
 
 
 def _write(line: RequestLine, request_id: str = "", trace_id: str = "") -> None:

@@ -20,7 +20,8 @@ SECTIONS: Sections = (
     ),
     (
         "What it stores and logs",
-        ("registry_url", "audit_entries", "log_requests", "log_level", "log_format", "log_file"),
+        ("registry_url", "audit_entries", "log_requests")
+        + ("log_level", "log_format", "log_file", "otel_endpoint"),
     ),
     ("The queue", ("queue_limit", "promote_after_s")),
     ("Patience", ("stream_keepalive_s", "stall_s", "load_timeout_s", "first_token_timeout_s")),

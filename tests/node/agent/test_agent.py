@@ -94,6 +94,16 @@ def job(agent: Agent, requested_id: str = "", **fields: Any) -> Job:
     )
 
 
+JOB = Job(
+    read_chat(json.dumps(chat_body()).encode()).request,
+    "/v1/chat/completions",
+    "r",
+    SENDER,
+    0.0,
+    0.0,
+)
+
+
 def deltas_of(batch: Batch) -> list[Delta]:
     return [] if isinstance(batch, Accepted | Progress | ModelAwaited) else list(batch)
 
@@ -119,12 +129,12 @@ async def until_finished(events: AsyncIterator[list[Event]]) -> list[Event]:
 async def test_a_subscription_begins_with_the_status_and_what_was_missed() -> None:
     hub = EventHub()
     for name in "abc":
-        hub.finish(finished(name))
+        hub.finish(finished(name), JOB)
     events = hub.subscribe(STATUS, after=1)
     first = await anext(events)
     assert first[0] == STATUS
     assert [event.seq for event in first[1:] if isinstance(event, Finished)] == [2, 3]
-    hub.finish(finished("d"))
+    hub.finish(finished("d"), JOB)
     hub.publish(CancelMarked("e", 1.0))
     second = await anext(events)
     assert [type(event) for event in second] == [Finished, CancelMarked]
@@ -137,7 +147,7 @@ async def test_only_so_many_records_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(events_module, "MOST_FINISHED", 3)
     hub = EventHub()
     for number in range(10):
-        hub.finish(finished(str(number)))
+        hub.finish(finished(str(number)), JOB)
     first = await anext(hub.subscribe(STATUS, after=0))
     assert [event.seq for event in first if isinstance(event, Finished)] == [8, 9, 10]
 
@@ -151,7 +161,7 @@ async def test_a_slow_subscriber_is_dropped_and_others_are_not(
     await anext(slow)
     await anext(quick)
     for number in range(9):
-        hub.finish(finished(str(number)))
+        hub.finish(finished(str(number)), JOB)
         assert len(await anext(quick)) == 1
     with pytest.raises(StopAsyncIteration):
         await anext(slow)

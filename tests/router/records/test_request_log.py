@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from node.protocol.messages import Finished, FinishReason
 from router.errors import LimitExceeded, Unauthorized
 from router.records.ledger import Ledger
-from router.records.request_log import RequestLog
+from router.records.request_log import Asked, RequestLog
 from router.types import Tokens
 from serving.logs.logs import REQUESTS
 from tests.router.conftest import ORIGINS, lease, proven, ticket
@@ -136,9 +136,9 @@ def test_what_never_had_a_ticket_is_logged_with_its_status(
     log = RequestLog(is_on=True)
     limited = LimitExceeded(limit="tokens_per_day")
     limited.model = "m" * 1000
-    log.refused("/v1/responses", "ann", limited, 0.0)
-    log.refused("/v1/" + "x" * 1000, "", Unauthorized(), 0.0)
-    log.left("/v1/messages", "ann", 1.0)
+    log.refused(Asked("/v1/responses", "ann", "", 0.0), limited)
+    log.refused(Asked("/v1/" + "x" * 1000, "", "", 0.0), Unauthorized())
+    log.left(Asked("/v1/messages", "ann", "", 1.0))
     first, second, third = caplog.messages
     assert first == f"responses {'m' * 256} for ann: 429 tokens_per_day, total 0.00 s"
     assert second.endswith("x without a valid key: 401 invalid_api_key, total 0.00 s")
@@ -148,8 +148,8 @@ def test_what_never_had_a_ticket_is_logged_with_its_status(
 
 def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixture) -> None:
     log = begun(is_on=False)
-    log.refused("/v1/responses", "ann", Unauthorized(), 0.0)
-    log.left("/v1/responses", "ann", 0.0)
+    log.refused(Asked("/v1/responses", "ann", "", 0.0), Unauthorized())
+    log.left(Asked("/v1/responses", "ann", "", 0.0))
     log.is_on = True  # by a reload; a request that had begun before is not logged
     log.reported(lease(), FINISHED)
     log.ended(TICKET, 200, "", 1.0)

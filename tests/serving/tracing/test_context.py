@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.http.trace_context import trace_id_of, trace_lines
+from serving.tracing.context import trace_id_of, trace_lines
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

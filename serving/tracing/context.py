@@ -4,7 +4,7 @@ valid."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 _TRACEPARENT = re.compile(
     rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
@@ -34,3 +34,14 @@ def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
 def trace_id_of(lines: str) -> str:
     """Returns the id of the trace in lines of `trace_lines`; empty if there is none."""
     return lines[_ID_AT : _ID_AT + _ID_CHARS]
+
+
+def headers_of(lines: str) -> dict[str, str]:
+    """Returns the headers in lines of `trace_lines`."""
+    pairs = (line.partition(": ") for line in lines.splitlines())
+    return {name: value for name, _, value in pairs}
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Returns headers as lines, each with its line break."""
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
