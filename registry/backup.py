@@ -125,6 +125,16 @@ def read_contents(path: Path) -> Contents:
         return _named(path, lambda: _contents(path, database))
 
 
+def first_fault(path: Path) -> str:
+    """Reads a registry, open or not, page by page; returns what is damaged, or nothing."""
+    try:
+        with _opened(path, "ro") as database:
+            (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    except (sqlite3.Error, NoBackup) as error:
+        return str(error)
+    return "" if found == "ok" else str(found)
+
+
 async def restore(
     backup: Path, url: str | Path, prepare: Callable[[Registry], Awaitable[T]]
 ) -> tuple[Restored, T]:

@@ -1,6 +1,7 @@
 """The limit of open files of this process, sockets included."""
 
 import logging
+import os
 import resource
 
 _MOST_FILES = 10_240
@@ -27,3 +28,9 @@ def open_files() -> int:
     """The present limit; if there is none, the number that we would request."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def open_now() -> int:
+    """The number of files that this process has open, sockets included."""
+    # The listing itself is one of them.
+    return len(os.listdir("/dev/fd")) - 1

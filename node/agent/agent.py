@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -215,6 +216,7 @@ class Agent:
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
             in_maintenance=self.residency.in_maintenance,
             pressure=reported_pressure(self._supervisor),
+            now_unix_s=time.time(),
             broken=self._filter.broken(self._supervisor.broken),
             installed_by=own_installer(),
         )

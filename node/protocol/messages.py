@@ -236,6 +236,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     included."""
     pressure: MemoryPressure | None = None
     """None if the machine has enough memory, and has had it for a while."""
+    now_unix_s: UnixSeconds = 0.0
+    """The time by the node's clock; 0 if it does not tell."""
     broken: Annotated[tuple[BrokenModel, ...], Meta(max_length=MAX_MODELS)] = ()
     """Folders on its disk that look like models and cannot be served."""
     installed_by: Word = ""

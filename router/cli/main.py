@@ -203,7 +203,7 @@ def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) ->
 
 @app.command()
 def doctor(router: Router = None, as_json: AsJson = False) -> None:
-    """Contact every node, and explain why one does not respond."""
+    """Check the router, contact every node, and explain what is wrong with each."""
     from router.commands import doctor as command
 
     client = admin(router)

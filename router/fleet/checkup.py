@@ -23,11 +23,16 @@ from serving.version import own_version
 class Finding(StrEnum):
     OK = "ok"
     OTHER_VERSION = "other_version"
+    CLOCK = "clock"
     OTHER_AGENT = "other_agent"
     TOKEN = "token"
     PROTOCOL = "protocol"
     REFUSED = "refused_the_call"
     """Other findings are values of `serving.unreached.Cause`."""
+
+
+CLOCK_S = 5.0
+"""Difference of two clocks from which on it is worth a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,9 @@ async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
     if record.kind == KIND_OPENAI:
         names = await client.control.foreign_models()
         return "ok", Finding.OK, f"It responds, and lists {len(names)} models."
+    before_s = time.time()
     status = await client.control.status()
+    ahead_s = clock_ahead_s(status.now_unix_s, before_s, time.time())
     if status.node_id != record.id:
         return (
             "fail",
@@ -83,7 +90,28 @@ async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
             f"It responds, and runs mlx-fleet {status.version}, this router {own}: `router "
             "upgrade-plan` shows how to upgrade the older one.",
         )
+    if abs(ahead_s) > CLOCK_S:
+        return "warn", Finding.CLOCK, _wrong_clock(ahead_s)
     return "ok", Finding.OK, f"It responds: {status.chip}, mlx-fleet {status.version}."
+
+
+def clock_ahead_s(node_unix_s: float, before_s: float, after_s: float) -> float:
+    """The seconds that a node's clock is ahead of this machine's, as far as is certain; 0 if it may
+    be right, or if the node does not tell (0). It was read between `before_s` and `after_s`."""
+    if not node_unix_s:
+        return 0.0
+    if node_unix_s > after_s:
+        return node_unix_s - after_s
+    return min(0.0, node_unix_s - before_s)
+
+
+def _wrong_clock(ahead_s: float) -> str:
+    side = "ahead of" if ahead_s > 0 else "behind"
+    return (
+        f"It responds, and its clock is {abs(ahead_s):,.0f} s {side} this machine's, so that times "
+        "in usage and logs are wrong. Let both set their clocks by themselves: System Settings > "
+        "General > Date & Time on a Mac, `timedatectl set-ntp true` on Linux."
+    )
 
 
 def _finding(error: RouterError) -> str:

@@ -55,14 +55,23 @@ def _check_readable(file: Path, what: str) -> None:
         raise CertificateUnusable(f"The {what} {file} is not in PEM (-----BEGIN …).")
 
 
-def _check_dates(file: Path, now: datetime.datetime) -> None:
+def valid_until(file: Path) -> datetime.datetime:
+    """The end of the certificate's validity. Raises `OSError`, or `ValueError` if it is none."""
+    return _validity(file)[1]
+
+
+def _validity(file: Path) -> tuple[datetime.datetime, datetime.datetime]:
     from cryptography import x509
 
+    found = x509.load_pem_x509_certificates(file.read_bytes())[0]
+    return found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def _check_dates(file: Path, now: datetime.datetime) -> None:
     try:
-        found = x509.load_pem_x509_certificates(file.read_bytes())[0]
+        begin, end = _validity(file)
     except ValueError:
         raise CertificateUnusable(f"{file} has no certificate that can be read.") from None
-    begin, end = found.not_valid_before_utc, found.not_valid_after_utc
     if now < begin:
         raise CertificateUnusable(
             f"The certificate {file} is valid from {begin:%Y-%m-%d %H:%M} UTC only; is this "

@@ -76,6 +76,7 @@ def _add_lifecycle(router: APIRouter) -> None:
 
 def _add_registry(router: APIRouter) -> None:
     add = router.add_api_route
+    add("/check", status.check_itself, methods=["GET"])
     add("/status", status.show_status, methods=["GET"])
     add("/registry", reports.show_registry, methods=["GET"])
     add("/reload", settings.reload, methods=["POST"])

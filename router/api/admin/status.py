@@ -1,13 +1,17 @@
-"""`/admin/status`: the fleet at one moment, for `router status`, `top` and `ps`."""
+"""`/admin/status`, the fleet at one moment, and `/admin/check`, the router itself."""
 
 import time
+from dataclasses import asdict
 
 from node.protocol.messages import IN_MEMORY, ModelState, ModelStatus
 from node.protocol.versions import SPOKEN
+from registry import keys
+from router import own_checks
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.nodes import list_nodes
 from router.api.admin.report_views import FailedModelRow, LoadedRow, QueueRow, StatusRow
 from router.api.admin.reports import show_registry
+from router.api.admin.views import OwnCheckRow
 from router.core import Core
 from router.states import KIND_AGENT
 from router.types import NodeView
@@ -92,3 +96,18 @@ def _failed(view: NodeView) -> list[FailedModelRow]:
         for model in view.status.models
         if model.state is ModelState.FAILED
     ]
+
+
+async def check_itself(admin: CurrentAdmin) -> list[OwnCheckRow]:
+    """Checks the router's registry, disk, open files, certificate and keys, and says what to do."""
+    registry, settings = admin.core.registry, admin.core.settings.current
+    async with registry.read() as session:
+        known = await keys.list_all(session)
+    found = [
+        await own_checks.check_registry(registry.path, registry.trouble.sentence),
+        own_checks.check_disk(registry.path),
+        own_checks.check_open_files(),
+        *own_checks.check_certificate(settings),
+        own_checks.check_keys(known, time.time()),
+    ]
+    return [OwnCheckRow(**asdict(each)) for each in found]

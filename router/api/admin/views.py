@@ -247,6 +247,15 @@ class NodeCheckRow(Row):
     took_s: float
 
 
+class OwnCheckRow(Row):
+    """Result of a check of the router itself."""
+
+    check: str
+    level: str
+    """"ok", "warn" or "fail"."""
+    message: str
+
+
 class ChangeRow(Row):
     """A setting that is configured otherwise than before."""
 

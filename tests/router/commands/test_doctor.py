@@ -19,6 +19,9 @@ from tests.router.commands.conftest import Handler, sending
 Played = Callable[[Handler], AdminClient]
 
 
+OWN = [{"check": "registry", "level": "ok", "message": "It is intact."}]
+
+
 def check(node: str = "studio", **fields: Any) -> dict[str, Any]:
     return {
         "node": node,
@@ -34,6 +37,8 @@ def check(node: str = "studio", **fields: Any) -> dict[str, Any]:
 
 def answering(*checks: dict[str, Any]) -> Handler:
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/admin/check":
+            return httpx.Response(200, json=OWN)
         assert (request.method, request.url.path) == ("POST", "/admin/nodes/check")
         return httpx.Response(200, json=checks)
 
@@ -100,10 +105,27 @@ def test_for_scripts_all_of_it_is_json(
 ) -> None:
     assert not doctor.run(played(answering(check(), UNREACHED)), as_json=True)
     rows = json.loads(capsys.readouterr().out)
-    assert rows == [
-        {**check(), "reached_from_here": None},
-        {**UNREACHED, "reached_from_here": True},
-    ]
+    assert rows == {
+        "router": OWN,
+        "nodes": [
+            {**check(), "reached_from_here": None},
+            {**UNREACHED, "reached_from_here": True},
+        ],
+    }
+
+
+def test_a_router_that_is_not_well_is_shown_and_fails(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = [{"check": "registry", "level": "fail", "message": "It is damaged."}]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        own = request.url.path == "/admin/check"
+        return httpx.Response(200, json=damaged if own else [check()])
+
+    assert not doctor.run(played(answer), as_json=False)
+    text = capsys.readouterr().out
+    assert "It is damaged." in text and "It responds: M4 Max" in text
 
 
 def test_an_empty_fleet_names_the_next_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from node.protocol.messages import encode_status
 from registry.records import NodeRecord
-from router.fleet.checkup import Finding, NodeCheck, check_nodes
+from router.fleet.checkup import Finding, NodeCheck, check_nodes, clock_ahead_s
 from router.upstream import host_name
 from serving.unreached import Cause
 from serving.version import own_version
@@ -103,3 +104,22 @@ async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_ar
         "http://studio.local:8801 cannot be reached: its name does not resolve" in checks[0].message
     )
     assert [check.addresses for check in checks] == [(), ("127.0.0.1",)]
+
+
+@pytest.mark.parametrize(
+    ("node_s", "ahead_s"),
+    [(100.5, 0.0), (100.0, 0.0), (101.0, 0.0), (131.0, 30.0), (70.0, -30.0), (0.0, 0.0)],
+)
+def test_a_clock_is_wrong_by_what_the_call_does_not_explain(node_s: float, ahead_s: float) -> None:
+    assert clock_ahead_s(node_s, 100.0, 101.0) == ahead_s
+
+
+@pytest.mark.parametrize(("shift_s", "word"), [(60.0, "60 s ahead of"), (-61.0, "behind")])
+async def test_a_node_whose_clock_is_wrong_is_warned_of(
+    start_node: StartNode, shift_s: float, word: str
+) -> None:
+    status = msgspec.structs.replace(STATUS, now_unix_s=time.time() + shift_s)
+    node = await start_node(saying("200 OK", encode_status(status)))
+    check = await found(node_record(node.url))
+    assert (check.level, check.finding) == ("warn", Finding.CLOCK)
+    assert word in check.message and "timedatectl" in check.message

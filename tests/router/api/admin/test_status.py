@@ -65,3 +65,9 @@ async def test_the_queue_is_listed_by_model_and_class(world: World, api: httpx.A
 async def test_an_empty_fleet_has_an_empty_status(world: World, api: httpx.AsyncClient) -> None:
     row = (await api.get("/status")).json()
     assert (row["nodes"], row["loaded"], row["queue"], row["known_models"]) == ([], [], [], 0)
+
+
+async def test_the_router_checks_itself(world: World, api: httpx.AsyncClient) -> None:
+    checks = {row["check"]: row for row in (await api.get("/check")).json()}
+    assert checks.keys() == {"registry", "disk", "open files", "keys"}
+    assert checks["registry"]["level"] == checks["keys"]["level"] == "ok"
