@@ -15,6 +15,7 @@ from node.commands.configuration import read_settings
 from node.errors import NodeError
 from node.protocol.headers import HEADER_PROTOCOL
 from node.protocol.messages import PROTOCOL_VERSION, ControlError
+from serving.chat.load import refusal
 from serving.own_machine import is_loopback
 from serving.server_url import own_url, read_url
 from serving.terminal.error_text import error_text
@@ -138,14 +139,3 @@ def refused(response: httpx.Response) -> CommandRefused:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         reason = ""
     return CommandRefused(refusal(response), reason)
-
-
-def refusal(response: httpx.Response) -> str:
-    """The server's message in an error response whose body has been read."""
-    try:
-        body = response.json()
-        error = body.get("error", body)
-        message = error if isinstance(error, str) else error.get("message") or body["detail"]
-    except (ValueError, KeyError, AttributeError):
-        message = " ".join(response.text.split())[:200] or response.reason_phrase
-    return f"{message} (HTTP {response.status_code})"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -64,11 +65,18 @@ class StreamedChat:
     times_s: list[float] = field(default_factory=list)
     """Times of the chunks with content or reasoning."""
     is_whole: bool = False
+    ended_s: float | None = None
+    """When it was complete; None if it was not read to its end."""
 
     @property
     def ttft_s(self) -> float | None:
         """Seconds until the first content; None if there is none yet."""
         return self.times_s[0] - self.started_s if self.times_s else None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the first content; until the end if there is none."""
+        return [*self.times_s, self.ended_s or time.monotonic()][0] - self.started_s
 
     @property
     def decode_s(self) -> float:
