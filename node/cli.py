@@ -182,13 +182,26 @@ def doctor(
     report_folder: Annotated[
         Path, typer.Option("--report", metavar="FOLDER", help="Folder for the report of --full.")
     ] = Path(),
+    hashes: Annotated[
+        bool,
+        typer.Option(
+            "--hashes", help="Also read all models' files and compare them with recorded hashes."
+        ),
+    ] = False,
     as_json: Json = False,
     **given: Any,
 ) -> None:
     """Check what the agent needs from this machine to serve with the same options."""
     settings = _settings(given)
-    examine = _check_fully if full else _check
-    if not examine(settings, report_folder, soak_minutes, as_json):
+    if full and hashes:
+        raise typer.BadParameter("--hashes goes without --full")
+    if full:
+        is_fine = _check_fully(settings, report_folder, soak_minutes, as_json)
+    elif soak_minutes is not None or report_folder != Path():
+        raise typer.BadParameter("--soak and --report go with --full")
+    else:
+        is_fine = _check(settings, hashes, as_json)
+    if not is_fine:
         raise typer.Exit(1)
 
 
@@ -199,12 +212,10 @@ def _check_fully(settings: Settings, out: Path, soak_minutes: float | None, as_j
     return run_full(FullCheckOptions(settings, out, soak_minutes), as_json=as_json)
 
 
-def _check(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
+def _check(settings: Settings, hashes: bool, as_json: bool) -> bool:
     from node.commands.doctor import run_doctor
 
-    if soak_minutes is not None or out != Path():
-        raise typer.BadParameter("--soak and --report go with --full")
-    return run_doctor(settings, as_json=as_json)
+    return run_doctor(settings, hashes=hashes, as_json=as_json)
 
 
 @app.command()

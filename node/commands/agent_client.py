@@ -22,6 +22,8 @@ from serving.terminal.error_text import error_text
 from serving.terminal.output import put
 
 CONNECT_TIMEOUT_S = 5.0
+GET_TIMEOUT_S = 10.0
+"""An agent responds at once to a request for what it knows; another program may never respond."""
 T = TypeVar("T")
 
 
@@ -98,12 +100,13 @@ def ask(
 def posting(
     server: ServerAddress, path: str, body: dict[str, Any], *, method: str = "POST"
 ) -> Iterator[httpx.Response]:
-    """The response of a control route, streamed and without a time limit. Raises `NotRunning`,
+    """The response of a control route, streamed; only a GET has a time limit. Raises `NotRunning`,
     `CommandRefused` and `CommandFailed`."""
     headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
     if server.key:
         headers["authorization"] = f"Bearer {server.key}"
-    timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+    read_s = GET_TIMEOUT_S if method == "GET" else None
+    timeout = httpx.Timeout(read_s, connect=CONNECT_TIMEOUT_S)
     # Proxies in the environment are for the internet.
     with httpx.Client(timeout=timeout, trust_env=False, headers=headers) as client:
         try:

@@ -8,6 +8,7 @@ class Level(StrEnum):
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,12 @@ from node.app import build_store, memory_limit_bytes
 from node.commands.checks import Check, Level
 from node.commands.configuration import missing_extra
 from node.commands.doctor_network import check_network, program_paths
+from node.commands.health.clock import check_clock, check_power
+from node.commands.health.hashes import check_hashes
+from node.commands.health.storage import check_disk_speed, check_home
+from node.commands.health.versions import check_versions
 from node.commands.models import advice_on
+from node.commands.run.own_agent import running_agent
 from node.darwin import Kernel
 from node.engine.model.blas import load_fast_blas
 from node.engines.memory_budget import Budget
@@ -44,7 +49,8 @@ from node.settings import Settings
 from serving.errors import CannotStart
 from serving.http.listening import CannotListen, PortInUse, listening
 from serving.stay_awake import StayAwake
-from serving.terminal.output import put_json
+from serving.terminal.bars import progress
+from serving.terminal.output import put, put_json
 from serving.terminal.screen import Screen
 from serving.tls.own_certificate import own_certificate
 from serving.units import GIB, gib
@@ -57,13 +63,17 @@ SMALL_LIMIT_BYTES = 4 * GIB
 _SLEEP = re.compile(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by ([^)]*)\))?", re.MULTILINE)
 """Matches in the output of `pmset -g` the minutes until sleep, 0 for never, and the programs that
 prevent it at present."""
-_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red", Level.UNKNOWN: "dim"}
 
 
-def run_doctor(settings: Settings, *, as_json: bool) -> bool:
-    """Prints all checks of a machine that is to serve with these settings; True if none failed."""
+def run_doctor(settings: Settings, *, hashes: bool = False, as_json: bool) -> bool:
+    """Prints all checks of a machine that is to serve with these settings; True if none failed.
+    With `hashes` the files of all models are read, too."""
     run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
-    checks = list(examine(settings, run, this_kernel()))
+    with progress("examining this machine"):
+        checks = list(examine(settings, run, this_kernel()))
+    if hashes:
+        checks += check_hashes(build_store(settings))
     if as_json:
         put_json(msgspec.json.encode(checks).decode())
     else:
@@ -74,6 +84,8 @@ def run_doctor(settings: Settings, *, as_json: bool) -> bool:
             text = "\n".join([f"{check.sentence} {check.advice}".strip(), *check.reasons])
             table.add_row(Text(check.level, style=_STYLES[check.level]), check.name, text)
         Screen().print(table)
+        failed = [check.name for check in checks if check.level is Level.FAIL]
+        put(f"To be mended: {', '.join(failed)}." if failed else "Nothing has to be mended.")
     return all(check.level is not Level.FAIL for check in checks)
 
 
@@ -83,17 +95,22 @@ def examine(settings: Settings, run: Runner, kernel: Kernel | None) -> Iterator[
     yield check_python(kernel)
     yield check_extra(missing_extra())
     yield check_mlx(run, kernel)
+    yield check_versions(run, kernel)
     yield check_settings(settings, machine)
     yield check_memory(settings, machine, read_memory(kernel))
     yield check_disk(settings, free_disk_bytes)
+    yield check_disk_speed(settings, free_disk_bytes(settings.models_folder))
     yield check_port(settings)
+    yield check_home(settings)
     yield check_token(settings)
+    yield check_clock(run, kernel)
     yield check_models(settings)
     yield from plan_models(settings, machine, free_disk_bytes(settings.kv_folder))
     if kernel is not None:
         yield check_wired_limit(machine)
         yield check_wired(settings)
         yield check_sleep(settings.stay_awake, run)
+        yield check_power(run)
         yield from check_network(settings, run, program_paths())
     else:
         yield check_compiler(shutil.which)
@@ -216,8 +233,10 @@ def check_port(settings: Settings) -> Check:
         with listening(settings.host, settings.port):
             return Check("port", Level.OK, f"{where} is free.")
     except PortInUse as error:
-        advice = "This is expected while the agent runs."
-        return Check("port", Level.WARN, str(error), advice)
+        if running_agent(settings) is not None:
+            return Check("port", Level.OK, f"The agent of this home listens at {where}.")
+        advice = "If that is no agent of another home, end it; or give another --port."
+        return Check("port", Level.FAIL, str(error), advice)
     except CannotListen as error:
         return Check("port", Level.FAIL, str(error), "Give another --host or --port.")
 
@@ -277,6 +296,9 @@ def check_wired_limit(machine: Machine) -> Check:
     sentence = f"iogpu.wired_limit_mb lets the GPU wire {share:.0%} of the memory."
     if share > 0.9:
         return Check(name, Level.WARN, sentence, "Keep a tenth for macOS, or it may freeze.")
+    if share < 0.5:
+        advice = "Run `sudo sysctl iogpu.wired_limit_mb=0` for macOS's own limit, which is higher."
+        return Check(name, Level.WARN, sentence, advice)
     return Check(name, Level.OK, sentence)
 
 

@@ -3,9 +3,11 @@
 Tested with recorded outputs only, not on a Mac.
 """
 
+import errno
 import re
+import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from serving.own_machine import is_loopback
 from serving.unreached import LOCAL_NETWORK
 
 _FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
+_DIAL_S = 3.0
 _OFF, _BLOCKS_ALL = "0", "2"
 """States of the firewall; 1 is on."""
 
@@ -24,7 +27,7 @@ _OFF, _BLOCKS_ALL = "0", "2"
 def check_network(settings: Settings, run: Runner, program: Sequence[Path]) -> Iterator[Check]:
     """All checks of the network. `program`: the paths by which macOS may know the running
     Python."""
-    yield check_local_network()
+    yield check_local_network(run)
     if is_loopback(settings.host):
         sentence = "The agent listens on loopback only, so no other machine connects to this Mac."
         yield Check("firewall", Level.OK, sentence)
@@ -40,14 +43,40 @@ def program_paths() -> tuple[Path, ...]:
     return (python, app / "Contents" / "MacOS" / "Python", app)
 
 
-def check_local_network() -> Check:
+def check_local_network(run: Runner, dial: Callable[[str], int] | None = None) -> Check:
+    """Checks whether this command may connect to others in the local network, by the gateway.
+    `dial` is as the function of that name."""
+    name = "local network"
+    address = gateway(run)
+    if address is not None and (dial or dial_http)(address) == errno.EHOSTUNREACH:
+        sentence = (
+            f"There is no route from this terminal even to the gateway, {address}: macOS may block "
+            "its access to the local network."
+        )
+        return Check(name, Level.WARN, sentence, LOCAL_NETWORK)
     sentence = (
         "macOS asks once whether a program may connect to others in the local network: the "
         "router, which connects to the agents, and an agent that copies models from a peer. "
         "Incoming connections need no permission."
     )
     advice = f"If `router doctor` finds no route to a node: {LOCAL_NETWORK}"
-    return Check("local network", Level.OK, sentence, advice)
+    return Check(name, Level.OK, sentence, advice)
+
+
+def gateway(run: Runner) -> str | None:
+    """The address of the local network's gateway; None if there is none."""
+    found = re.search(r"gateway:\s*(\S+)", run(["route", "-n", "get", "default"]) or "")
+    return None if found is None else found[1]
+
+
+def dial_http(address: str) -> int:
+    """The error number of a connection to port 80; 0 if it succeeds, or fails without one. A
+    refused connection has reached the machine."""
+    try:
+        with socket.create_connection((address, 80), timeout=_DIAL_S):
+            return 0
+    except OSError as error:
+        return error.errno or 0
 
 
 def check_firewall(run: Runner, program: Sequence[Path]) -> Check:

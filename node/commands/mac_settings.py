@@ -5,13 +5,13 @@ import errno
 import os
 import platform
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 from node.commands.backups import is_excluded, unsaved_folders
+from node.commands.doctor_network import dial_http, gateway
 from node.darwin import Kernel
 from node.engine.probe.line import Line, not_measured
 from node.hardware import Runner
@@ -20,7 +20,6 @@ from serving.units import GIB
 
 SYSTEM, SETTINGS = "system", "settings of macOS"
 _FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
-_DIAL_S = 3.0
 _LEAST_PYTHON = (3, 11)
 
 
@@ -146,12 +145,9 @@ def _gateway(run: Runner) -> Line:
     """Checks the way to the gateway. A refused connection has reached it; without the local network
     permission there is no route to it."""
     name, expected = "local network", "the gateway can be dialled"
-    found = re.search(r"gateway:\s*(\S+)", run(["route", "-n", "get", "default"]) or "")
-    if found is None:
+    address = gateway(run)
+    if address is None:
         return Line(SETTINGS, name, expected, "there is no gateway", None)
-    try:
-        with socket.create_connection((found[1], 80), timeout=_DIAL_S):
-            result = "connected"
-    except OSError as error:
-        result = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    return Line(SETTINGS, name, expected, result, result != "EHOSTUNREACH")
+    number = dial_http(address)
+    result = errno.errorcode.get(number, "connected, or no response")
+    return Line(SETTINGS, name, expected, result, number != errno.EHOSTUNREACH)

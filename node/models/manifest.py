@@ -52,6 +52,10 @@ class Manifests:
             ManifestFile(path, kept.size_bytes, kept.sha256) for path, kept in files.items()
         )
 
+    def recorded(self, entry: ModelEntry) -> dict[str, str]:
+        """The saved SHA-256 of each file, by path; empty if there are none."""
+        return {path: each.sha256 for path, each in self._read(entry).items()}
+
     def save(self, entry: ModelEntry, files: tuple[ManifestFile, ...]) -> None:
         """Saves hashes against which a copy has just been checked, so that it need not be hashed
         again."""

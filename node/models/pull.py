@@ -20,9 +20,10 @@ from node.models.manifest import Manifests, is_model_file
 from node.models.model_files import PARTIAL_MARKER, NotAModel, read_source, write_name
 from node.models.peer import PeerFailed, PeerSource
 from node.models.pull_lock import claimed, end_claim
+from node.models.saved_hashes import sha256_of
 from node.models.store import ModelEntry, ModelStore, folder_bytes, read_entry
 from node.protocol.extra import INSTALL_EXTRA, WHERE
-from node.protocol.lifecycle import Peer, PullCommand
+from node.protocol.lifecycle import ManifestFile, Peer, PullCommand
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 HUB_FILES = 4
@@ -171,7 +172,15 @@ def _from_hub(
         _mark(folder, source)
         files = hub.source(command, plan.commit)
         Downloads(folder, files, _counter(expected, progress)).run(expected, at_once=HUB_FILES)
-        return _finish(folder, command.model, source)
+        entry = _finish(folder, command.model, source)
+    Manifests(store.folder).save(entry, tuple(_manifest_file(folder, each) for each in expected))
+    return entry
+
+
+def _manifest_file(folder: Path, file: ExpectedFile) -> ManifestFile:
+    """The file's hash, for peers and later checks. The hub names it for large files."""
+    sha256 = file.sha256 or sha256_of(folder / file.path, lambda: False)
+    return ManifestFile(file.path, file.size_bytes, sha256)
 
 
 def _total_bytes(expected: Sequence[ExpectedFile]) -> int:

@@ -13,6 +13,7 @@ from node.hardware import python_command
 from node.settings import Settings
 from serving.http.listening import CannotListen, listening
 from serving.processes.child_server import ChildServer
+from serving.server_url import own_url
 from serving.terminal.bars import progress
 
 START_S = 120.0
@@ -45,7 +46,7 @@ def own_agent(settings: Settings) -> Iterator[ServerAddress]:
 
 def running_agent(settings: Settings) -> ServerAddress | None:
     """The agent that runs on this home; None if there is none at its usual address."""
-    server = find_server(settings.home, None, None)
+    server = find_server(settings.home, own_url(settings.host, settings.port), None)
     try:
         agent_status(server)
     except NotRunning:

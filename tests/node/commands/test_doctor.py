@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from node.commands import doctor
+from node.commands import agent_client, doctor
 from node.commands.checks import Level
 from node.commands.doctor import examine, run_doctor
 from node.darwin import VirtualMemory
@@ -92,7 +92,8 @@ def test_a_mac_without_a_gpu_fails_the_check() -> None:
 def test_examines_a_linux_machine(tmp_path: Path) -> None:
     checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), None))
     names = [check.name for check in checks]
-    assert names[:6] == ["python", "extra", "mlx", "settings", "memory", "disk"]
+    assert names[:4] == ["python", "extra", "mlx", "versions"]
+    assert names[4:8] == ["settings", "memory", "disk", "disk speed"]
     assert {"compiler", "openblas"} <= set(names)
     assert all(check.advice for check in checks if check.level is not Level.OK)
 
@@ -104,6 +105,8 @@ def test_a_mac_that_does_not_sleep_is_fine() -> None:
         assert doctor.check_sleep(mode, answers({})).level is Level.WARN
     assert doctor.check_wired_limit(Machine("x", GIB)).level is Level.OK
     assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
+    low = doctor.check_wired_limit(Machine("x", 10 * GIB, 2 * GIB))
+    assert (low.level, "iogpu.wired_limit_mb=0" in low.advice) == (Level.WARN, True)
 
 
 def test_the_check_of_a_mac_that_sleeps_reports_what_the_agent_does_about_it() -> None:
@@ -185,10 +188,21 @@ def test_a_token_that_others_can_read_is_a_failure(tmp_path: Path) -> None:
     assert doctor.check_token(settings).level is Level.OK
 
 
-def test_finds_a_taken_port_a_full_disk_and_missing_tools(tmp_path: Path) -> None:
+def test_a_port_that_another_program_has_is_told_from_that_of_the_own_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_client, "GET_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert doctor.check_port(Settings(home=tmp_path, port=port)).level is Level.WARN
+        settings = Settings(home=tmp_path, port=taken.getsockname()[1])
+        check = doctor.check_port(settings)
+        assert (check.level, "--port" in check.advice) == (Level.FAIL, True)
+        monkeypatch.setattr(doctor, "running_agent", lambda _: object())
+        check = doctor.check_port(settings)
+        assert check.level is Level.OK
+        assert "The agent of this home listens" in check.sentence
+
+
+def test_finds_a_full_disk_and_missing_tools(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     assert doctor.check_disk(settings, lambda _: 10**9).level is Level.WARN
     assert doctor.check_disk(settings, lambda _: 10**12).level is Level.OK

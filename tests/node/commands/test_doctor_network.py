@@ -3,13 +3,20 @@ answers."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from node.commands.checks import Level
-from node.commands.doctor_network import check_firewall, check_network, program_paths
+from node.commands.doctor_network import (
+    check_firewall,
+    check_local_network,
+    check_network,
+    dial_http,
+    program_paths,
+)
 from node.settings import Settings
 
 PYTHON = Path(
@@ -44,6 +51,8 @@ class Mac:
     def __call__(self, command: Sequence[str]) -> str | None:
         if command[0] == "scutil":
             return "Annas-Mac"
+        if command[0] == "route":
+            return self.answers.get("route")
         assert command[0] == "/usr/libexec/ApplicationFirewall/socketfilterfw"
         return self.answers[command[1].removeprefix("--")]
 
@@ -104,6 +113,31 @@ def test_the_local_network_permission_is_needed_by_the_process_that_connects(
     local, _ = check_network(Settings(home=tmp_path), Mac(), PROGRAM)
     assert "the router, which connects to the agents" in local.sentence
     assert "Privacy & Security > Local Network" in local.advice
+
+
+@pytest.mark.parametrize(
+    ("number", "level"),
+    [(errno.EHOSTUNREACH, Level.WARN), (errno.ECONNREFUSED, Level.OK), (0, Level.OK)],
+)
+def test_a_terminal_without_a_route_to_the_gateway_may_lack_the_permission(
+    number: int, level: Level
+) -> None:
+    dialed: list[str] = []
+
+    def dial(address: str) -> int:
+        dialed.append(address)
+        return number
+
+    mac = Mac(route="   route to: default\n    gateway: 192.168.1.1\n  interface: en0\n")
+    check = check_local_network(mac, dial)
+    assert (check.level, dialed) == (level, ["192.168.1.1"])
+    assert "Privacy & Security > Local Network" in check.advice
+    assert ("192.168.1.1" in check.sentence) is (level is Level.WARN)
+
+
+def test_a_dial_reports_the_system_s_error_number() -> None:
+    # Nothing listens at port 80 of this address.
+    assert dial_http("127.0.0.77") == errno.ECONNREFUSED
 
 
 def test_this_python_is_known_by_its_real_path() -> None:
