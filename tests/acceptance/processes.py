@@ -136,14 +136,16 @@ class Router:
         return done.stdout
 
 
-def run_cli(module: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_cli(
+    module: str, home: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         stdin=subprocess.DEVNULL,
-        env=clean_environment(home),
+        env=clean_environment(home) | variables,
     )
 
 
