@@ -38,7 +38,8 @@ def pull(
 def chat(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Its name, or the part after the slash; at the hub OWNER/NAME.")
+        str,
+        typer.Argument(help="Its name, or a short form that fits no other; at the hub OWNER/NAME."),
     ],
     text: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="A prompt, for one response.")
@@ -142,7 +143,7 @@ def ps(
 @models_app.command()
 def stop(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Its name, or the part after the slash.")],
+    model: Annotated[str, typer.Argument(help="Its name, or a short form that fits no other.")],
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait until its requests have ended.")
     ] = False,

@@ -42,17 +42,6 @@ def near_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_key[key] for key in (*keys, *longer)))[:3]
 
 
-def meant_name(name: str, names: Iterable[str]) -> str | None:
-    """The one of the names that `name` is, perhaps in other letter case or without the owner before
-    the slash; None if it is none of them, or could be several."""
-    known = tuple(names)
-    if name in known:
-        return name
-    key = name.lower()
-    found = {each for each in known if key in (each.lower(), each.lower().rpartition("/")[2])}
-    return found.pop() if len(found) == 1 else None
-
-
 def model_body(card: ModelCard, created_s: int) -> bytes:
     """The response of `/v1/models/{id}`; `created_s` is Unix time."""
     return _encode(_model(card, created_s))

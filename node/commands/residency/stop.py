@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from time import sleep
 
 from node.commands.agent_client import CommandFailed, CommandRefused, ServerAddress, ask
+from node.commands.residency.model_name import meant_name
 from node.commands.residency.ps import agent_status
 from node.errors import ModelBusy
 from node.protocol.lifecycle import PATH_UNLOAD, UnloadCommand
 from node.protocol.messages import IN_MEMORY, ModelStatus, NodeStatus
-from node.protocol.models import meant_name, near_names
+from node.protocol.models import near_names
 from serving.terminal.bars import progress
 from serving.terminal.output import put
 from serving.units import size

@@ -13,6 +13,7 @@ from node.commands.configuration import need_extra
 from node.commands.hub.search import fits
 from node.commands.models import advice_on
 from node.commands.pull import pull_model
+from node.commands.residency.model_name import meant_name
 from node.commands.residency.ps import agent_status
 from node.commands.run.agent_chat import AgentChat, load, servable
 from node.commands.run.own_agent import own_agent
@@ -22,7 +23,7 @@ from node.models.model_files import SUFFIX
 from node.models.pull import HubPlan, check_command, open_hub
 from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand
-from node.protocol.models import meant_name, near_names
+from node.protocol.models import near_names
 from node.settings import Settings
 from serving.chat.loop import ChatLoop, print_response
 from serving.chat.stream import Message, Piece, ResponseFailed
@@ -104,7 +105,7 @@ def _pulled(settings: Settings, wanted: Conversation) -> str:
     store = build_store(settings)
     here = store.contents()
     names = [entry.name for entry in here.models]
-    model = meant_name(wanted.model, names)
+    model = _here(wanted.model, names)
     if model is not None:
         return model
     broken = [each for each in here.broken if each.name == wanted.model]
@@ -122,6 +123,14 @@ def _pulled(settings: Settings, wanted: Conversation) -> str:
     _confirm(settings, store, command, yes=wanted.yes)
     pull_model(settings.home, command, open_hub)
     return wanted.model
+
+
+def _here(name: str, names: list[str]) -> str | None:
+    """The model of this node that the name means. One with its owner is never short for another:
+    the hub may have a model of just that name."""
+    if "/" not in name:
+        return meant_name(name, names)
+    return next((each for each in names if each.lower() == name.lower()), None)
 
 
 def _confirm(settings: Settings, store: ModelStore, command: PullCommand, *, yes: bool) -> None:

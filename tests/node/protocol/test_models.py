@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from node.protocol.models import ModelCard, meant_name, model_body, models_body, near_names
+from node.protocol.models import ModelCard, model_body, models_body, near_names
 from tests.node.dialects.openai_stream import serving
 
 CARD = ModelCard("org/m", 4096, ("completion", "tools"), "hermes", "think", "ready")
@@ -94,14 +94,3 @@ def test_what_resembles_nothing_finds_nothing() -> None:
     assert near_names("claude-opus-4-5", FLEET) == ()
     assert near_names("", FLEET) == ()
     assert len(near_names("q" * 100_000, FLEET)) == 0
-
-
-def test_a_name_without_its_owner_or_in_other_letters_means_a_model_if_only_one_fits() -> None:
-    fleet = (*FLEET, "other/smollm2", "Other/gpt-oss-20b")
-    assert meant_name("qwen3-4b-4bit", fleet) == "mlx-community/Qwen3-4B-4bit"
-    assert meant_name("OTHER/gpt-oss-20b", fleet) == "Other/gpt-oss-20b"
-    # The whole name comes before a part of another one.
-    assert meant_name("smollm2", fleet) == "smollm2"
-    assert meant_name("SmolLM2", fleet) is None
-    assert meant_name("Qwen3", fleet) is None
-    assert meant_name("", fleet) is None

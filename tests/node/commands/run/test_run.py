@@ -111,11 +111,15 @@ async def test_a_missing_model_is_pulled_with_yes(
     ended = await run_command(capsys, "run", "org/tiny", "hi", "--yes")
     assert "No agent is started here." in ended.err
     assert (tmp_path / "node" / "models" / "org--tiny" / "model.safetensors").exists()
-    planned = len(hub.planned)
+    hub.planned.clear()
     # It is here now.
-    ended = await run_command(capsys, "run", "tiny", "hi")
-    assert "No agent is started here." in ended.err
-    assert len(hub.planned) == planned
+    for name in ("tiny", "org/Tiny"):
+        ended = await run_command(capsys, "run", name, "hi")
+        assert "No agent is started here." in ended.err
+    assert hub.planned == []
+    # That may be another model of the hub.
+    ended = await run_command(capsys, "run", "org/tin", "hi")
+    assert [each.repo_id for each in hub.planned] == ["org/tin"]
 
 
 def test_in_a_terminal_it_asks_first(
