@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast
 
-from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -43,6 +43,9 @@ class Hub:
     def __init__(self) -> None:
         # One bar for all files replaces the library's own, one for each.
         disable_progress_bars()
+        # Otherwise the library first fetches a list of programs that may run it, and tells the hub
+        # which one does.
+        constants.HF_HUB_DISABLE_TELEMETRY = True
 
     def plan(self, command: PullCommand) -> HubPlan:
         """The files to pull. Raises `DownloadError`."""

@@ -142,11 +142,18 @@ def test_a_command_that_waits_for_the_router(
         assert running.interrupt(again=True) == f"router: {sentence}"
 
 
-@pytest.mark.parametrize("verb", ["warm", "bench", "cache"])
+@pytest.mark.parametrize("verb", ["warm", "bench", "cache", "ps", "stop", "run"])
 def test_a_command_that_waits_for_the_agent(tmp_path: Path, verb: str) -> None:
     file = tmp_path / "prompts.json"
     file.write_text('{"model": "m", "prompt": "hi"}')
-    rest = {"warm": [str(file)], "bench": ["m"], "cache": ["clear", "--yes"]}[verb]
+    rest = {
+        "warm": [str(file)],
+        "bench": ["m"],
+        "cache": ["clear", "--yes"],
+        "ps": [],
+        "stop": ["m"],
+        "run": ["m", "hi"],
+    }[verb]
     with (
         silent_server() as (url, requested),
         command(tmp_path, "node", verb, *rest, "--url", url) as running,

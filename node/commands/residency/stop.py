@@ -36,6 +36,10 @@ def stop_model(server: ServerAddress, name: str, *, wait: bool) -> None:
             show(f"waiting for the requests of {model.name}")
             sleep(POLL_S)
     put(f"{model.name} is unloaded; {size(model.memory_bytes or model.weight_bytes)} are free.")
+    if model.pinned:
+        put(
+            "It is pinned and will be loaded again: drop --pin, or run `router unpin`, to end that."
+        )
 
 
 def loaded_named(name: str, models: Sequence[ModelStatus]) -> ModelStatus:

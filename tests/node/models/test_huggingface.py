@@ -33,6 +33,8 @@ class PlayedHub:
     downloaded: list[tuple[str, str]] = field(default_factory=list)
     """File and range, of what was downloaded."""
     tokens: set[str] = field(default_factory=set)
+    others: list[str] = field(default_factory=list)
+    """Requests for anything else."""
 
     def go_on(self) -> None:
         """Nothing stalls any more, and what was downloaded is forgotten."""
@@ -61,6 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         elif name in FILES:
             self._file(name)
         else:
+            self.hub.others.append(self.path)
             self._send(b"{}", 404)
 
     def do_HEAD(self) -> None:
@@ -150,6 +153,8 @@ async def test_a_pull_killed_in_the_middle_is_resumed_by_itself_at_the_next_star
         assert again.pulls.is_running("tiny")
         assert await again.until_still() == ()
         await again.pulls.close()
+    # The hub learns nothing but what is pulled.
+    assert hub.others == []
     # Nothing that has arrived is requested again.
     assert hub.downloaded == [("model.safetensors", f"bytes={here}-")]
     assert hub.tokens == {""}

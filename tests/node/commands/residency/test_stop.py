@@ -65,3 +65,15 @@ async def test_a_model_in_use_is_left_alone_or_waited_for(
         ended = await run_command(capsys, "stop", "scripted", "--wait", *place)
         assert (ended.code, bool(tries)) == (0, True)
         assert (await agent.status()).models[0].state is ModelState.ON_DISK
+
+
+async def test_a_pinned_model_is_unloaded_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, pins=("scripted",)) as agent:
+        place = ("--home", str(tmp_path), "--url", f"http://127.0.0.1:{agent.port}")
+        async with asyncio.timeout(30):
+            while (await agent.status()).models[0].state is not ModelState.READY:
+                await asyncio.sleep(0.01)
+        ended = await run_command(capsys, "stop", "scripted", *place)
+    assert (ended.code, "will be loaded again" in ended.out) == (0, True)
