@@ -56,7 +56,7 @@ from router.routing.paid_budgets import Budgets, month_s
 from router.routing.sticky_targets import StickyTargets
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
-from router.settings import Settings
+from router.settings import FIRST_CONTACTS_S, Settings
 from router.upstream.origins import Origins
 from serving.awake import Awake
 from serving.errors import CannotStart
@@ -97,6 +97,8 @@ async def open_core(
         core.awake.start()
         waking = asyncio.create_task(watch_sleep(core.watcher.on_wake))
         try:
+            # Requests wait in the backlog of the port meanwhile, instead of naming unknown models.
+            await core.watcher.first_contacts(FIRST_CONTACTS_S)
             await core.lifecycle.start()
             async with MovedNodes(registry, core.fleet, core.watcher, core.discovery):
                 yield core

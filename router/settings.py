@@ -27,6 +27,8 @@ CONTROL_TIMEOUT_S = 10.0
 USAGE_FLUSH_S = 1.0
 LOST_GRACE_S = 5.0
 """Seconds that the open requests of a lost agent wait for its event stream to reconnect."""
+FIRST_CONTACTS_S = 3.0
+"""Most seconds that a starting router waits for its nodes, from which it learns the models."""
 UNREPORTED_AFTER_S = 10.0
 """Seconds after its end that a request waits for its node's usage record before it is written
 without one."""

@@ -153,6 +153,14 @@ class Watcher:
         if self._nodes.get(record.id) is watched:
             self._begin(watched)
 
+    async def first_contacts(self, limit_s: float) -> None:
+        """Returns once every node has had its first contact or its failure, or after that time."""
+        waits = [asyncio.create_task(each.first_contact.wait()) for each in self._nodes.values()]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=limit_s)
+            for wait in pending:
+                wait.cancel()
+
     async def unwatch(self, node_id: str) -> None:
         """Stops watching. The node's client stays for its open requests until `release`."""
         watched = self._nodes.pop(node_id, None)

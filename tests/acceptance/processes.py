@@ -105,6 +105,11 @@ class Agent:
         answer.raise_for_status()
         return answer.json()
 
+    def post(self, path: str) -> Any:
+        answer = httpx.post(self.url + path, headers=self.headers, timeout=10, verify=NO_TLS)
+        answer.raise_for_status()
+        return answer.json()
+
     def put(self, path: str, body: object) -> None:
         answer = httpx.put(
             self.url + path, headers=self.headers, json=body, timeout=10, verify=NO_TLS
@@ -157,13 +162,15 @@ def admin(front: Router) -> dict[str, str]:
 
 def register(front: Router, name: str, each: Agent) -> None:
     """Adds a node as `router add-node` does, without a process for it."""
-    httpx.post(
-        front.url + "/admin/nodes",
-        headers=admin(front),
-        json={"url": each.url, "name": name, "token": each.token},
-        timeout=START_TIMEOUT_S,
-        verify=NO_TLS,
-    ).raise_for_status()
+    add_node(front, {"url": each.url, "name": name, "token": each.token})
+
+
+def add_node(front: Router, body: Mapping[str, str]) -> None:
+    url = front.url + "/admin/nodes"
+    response = httpx.post(
+        url, headers=admin(front), json=dict(body), timeout=START_TIMEOUT_S, verify=NO_TLS
+    )
+    assert response.is_success, response.text
 
 
 @contextmanager
