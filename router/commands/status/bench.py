@@ -47,7 +47,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class NodeSpeed:
     """The responses of one node, or all."""
 
     node: str
@@ -150,7 +150,7 @@ async def _one(client: ChatLoad, load: Load, outcome: Outcome) -> None:
         outcome.responses.append(streamed)
 
 
-def figures(outcome: Outcome) -> list[Figures]:
+def figures(outcome: Outcome) -> list[NodeSpeed]:
     """One row for each node, by name, and one for all of them if there are several."""
     nodes = sorted({each.node for each in outcome.responses})
     rows = [
@@ -160,12 +160,12 @@ def figures(outcome: Outcome) -> list[Figures]:
     return rows if len(rows) < 2 else [*rows, _figures(TOTAL, outcome.responses, outcome.wall_s)]
 
 
-def _figures(node: str, responses: Sequence[StreamedChat], wall_s: float) -> Figures:
+def _figures(node: str, responses: Sequence[StreamedChat], wall_s: float) -> NodeSpeed:
     waits_s = sorted(each.wait_s for each in responses)
     rates = [each.tokens_per_s for each in responses if each.tokens > 1 and each.decode_s > 0]
     known = [each for each in rates if each is not None]
     tokens = sum(each.tokens for each in responses)
-    return Figures(
+    return NodeSpeed(
         node=node,
         responses=len(responses),
         ttft_p50_s=percentile(waits_s, 0.5),
@@ -183,7 +183,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)), 1) - 1]
 
 
-def _print(load: Load, outcome: Outcome, found: list[Figures], *, wide: bool) -> None:
+def _print(load: Load, outcome: Outcome, found: list[NodeSpeed], *, wide: bool) -> None:
     if found:
         console.print_table(
             (
@@ -205,7 +205,7 @@ def _print(load: Load, outcome: Outcome, found: list[Figures], *, wide: bool) ->
         console.print_error(f"{more} further kinds of failures; --json has all.", style="red")
 
 
-def _cells(row: Figures) -> tuple[Cell, ...]:
+def _cells(row: NodeSpeed) -> tuple[Cell, ...]:
     return (
         row.node or "?",
         f"{row.responses:,}",

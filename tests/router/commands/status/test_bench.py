@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from router.commands.client import CommandFailed, RouterAccess
 from router.commands.status import bench
-from router.commands.status.bench import Figures, Load, Outcome, figures, percentile
+from router.commands.status.bench import Load, NodeSpeed, Outcome, figures, percentile
 from serving.chat.stream import StreamedChat
 
 ACCESS = RouterAccess(key="k")
@@ -106,7 +106,7 @@ def test_figures_are_by_node_and_for_all() -> None:
     waits_s = (0.1, 0.2, 0.3, 0.4)
     responses = [*(response("mini", wait_s) for wait_s in waits_s), response("studio", 1.0)]
     mini, studio, whole = figures(Outcome(responses, wall_s=11.0))
-    assert mini == Figures("mini", 4, 0.2, 0.4, 5.0, 4.0, 400, 160, 44)
+    assert mini == NodeSpeed("mini", 4, 0.2, 0.4, 5.0, 4.0, 400, 160, 44)
     assert (studio.node, studio.ttft_p95_s) == ("studio", 1.0)
     assert (whole.node, whole.responses, whole.tokens_per_s) == ("all", 5, 5.0)
     (alone,) = figures(Outcome(responses[:1], wall_s=1.0))
