@@ -1,5 +1,5 @@
-"""What a web page, or a stranger on the agent's own machine, sends to it: refused with the right
-status, and nothing done."""
+"""Requests of a web page, or of a stranger on the agent's own machine, are refused with the right
+status, and do nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a web page, or a stranger in the network, sends to a router: refused with the right status,
-and nothing done. Wrong keys are in `test_wrong_keys.py`, swapped certificates in
+"""Requests of a web page, or of a stranger in the network, are refused with the right status, and
+do nothing. Wrong keys are in `test_wrong_keys.py`, swapped certificates in
 `tests/router/upstream/test_pairing.py`."""
 
 from __future__ import annotations
