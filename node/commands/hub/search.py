@@ -9,8 +9,7 @@ from rich.text import Text
 
 from node.commands.agent_client import CommandFailed
 from node.commands.configuration import read_settings
-from node.engines.memory_budget import OVERHEAD_BYTES
-from node.engines.sizing import LEAST_LIVE_BYTES
+from node.commands.hub.fit import fits
 from node.hardware import read_machine, this_kernel
 from node.models.hub_search import HubModel, search_hub
 from serving.terminal.bars import progress
@@ -19,8 +18,6 @@ from serving.terminal.screen import Screen
 from serving.units import gib
 
 MOST_WORD_CHARS = 200
-TIGHT_SHARE = 0.85
-"""Share of the memory for models from which on few long requests have room."""
 
 
 class SearchResult(msgspec.Struct, frozen=True):
@@ -57,16 +54,6 @@ def search(home: Path | None, words: str, *, limit: int, token: str | None, as_j
     Screen().print(_table(found))
     put(f"Models may take {gib(limit_bytes)} here; one that is tight leaves little memory for KV.")
     put(f"`node-agent run {shown(found[0].repo_id)}` chats with one; `node-agent pull` pulls it.")
-
-
-def fits(weight_bytes: int | None, limit_bytes: int) -> str:
-    """A verdict on a model with such weights: `yes`, `tight`, `no`, or `unknown`."""
-    if weight_bytes is None:
-        return "unknown"
-    need_bytes = weight_bytes + OVERHEAD_BYTES + LEAST_LIVE_BYTES
-    if need_bytes > limit_bytes:
-        return "no"
-    return "tight" if need_bytes > TIGHT_SHARE * limit_bytes else "yes"
 
 
 def _found(model: HubModel, limit_bytes: int) -> SearchResult:

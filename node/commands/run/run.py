@@ -10,7 +10,7 @@ import typer
 from node.app import build_store
 from node.commands.agent_client import CommandFailed, ServerAddress
 from node.commands.configuration import need_extra
-from node.commands.hub.search import fits
+from node.commands.hub.fit import fits
 from node.commands.models import advice_on
 from node.commands.pull import pull_model
 from node.commands.residency.model_name import meant_name

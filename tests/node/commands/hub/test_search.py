@@ -9,8 +9,7 @@ import pytest
 from huggingface_hub import constants
 
 from node.cli import main
-from node.commands.hub.search import fits, short_number
-from serving.units import GIB
+from node.commands.hub.search import short_number
 from tests.node.commands.hub.played_hub import PlayedSearch, searching
 
 ROWS: list[dict[str, Any]] = [
@@ -129,13 +128,6 @@ def test_words_that_are_none_are_refused(
     for words in (" ", "x" * 300):
         code, _, err = run(capsys, tmp_path, words)
         assert (code, "Give words of the model's name" in err) == (1, True)
-
-
-def test_a_model_fits_if_its_weights_and_some_kv_do() -> None:
-    assert fits(None, 16 * GIB) == "unknown"
-    assert fits(4 * GIB, 16 * GIB) == "yes"
-    assert fits(14 * GIB, 16 * GIB) == "tight"
-    assert fits(int(15.5 * GIB), 16 * GIB) == "no"
 
 
 def test_large_counts_are_short() -> None:
