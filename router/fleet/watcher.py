@@ -299,7 +299,7 @@ class Watcher:
                 f"{SPOKEN}. Upgrade mlx-fleet on the {older}'s machine."
             )
         self._check(watched.record, status)
-        status = self._known(watched.record, status)
+        status = _known(watched.record, status, self._log_limiter)
         if status.instance_id != watched.instance_id:
             if watched.breaking is not None:
                 watched.client.break_all()
@@ -324,20 +324,6 @@ class Watcher:
         for name in names:
             if not is_name(name):
                 raise NodeRefused(f"{record.url} reports a model whose name cannot be shown.")
-
-    def _known(self, record: NodeRecord, status: NodeStatus) -> NodeStatus:
-        """Leaves out models in a state that only newer versions have."""
-        known = tuple(each for each in status.models if each.state is not ModelState.UNKNOWN)
-        if len(known) == len(status.models):
-            return status
-        if self._log_limiter.due(record.id):
-            names = ", ".join(each.name for each in status.models if each not in known)
-            more = self._log_limiter.suppressed(record.id)
-            log.warning(
-                "node %s reports a state that this router does not know of %s: they are not used%s",
-                *(record.name, names, more),
-            )
-        return structs.replace(status, models=known)
 
     def _reachable(self, watched: _Watched) -> bool:
         view = self._fleet.node(watched.record.id)
@@ -372,3 +358,18 @@ async def _end(watched: _Watched) -> None:
     if watched.task is not None:
         watched.task.cancel()
         await asyncio.gather(watched.task, return_exceptions=True)
+
+
+def _known(record: NodeRecord, status: NodeStatus, log_limiter: LogLimiter) -> NodeStatus:
+    """Leaves out models in a state that only newer versions have."""
+    known = tuple(each for each in status.models if each.state is not ModelState.UNKNOWN)
+    if len(known) == len(status.models):
+        return status
+    if log_limiter.due(record.id):
+        names = ", ".join(each.name for each in status.models if each not in known)
+        more = log_limiter.suppressed(record.id)
+        log.warning(
+            "node %s reports a state that this router does not know of %s: they are not used%s",
+            *(record.name, names, more),
+        )
+    return structs.replace(status, models=known)

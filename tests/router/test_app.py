@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from registry import keys, nodes
 from registry import trouble as trouble_module
 from registry.errors import RegistryFull
 from registry.migrate import open_migrated
+from registry.records import NodeRecord
 from router import app as app_module
 from router.app import open_core
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
@@ -55,17 +57,37 @@ async def test_keys_are_stored_as_digests_only(tmp_path: Path) -> None:
             assert key not in repr(await keys.list_all(session))
 
 
-async def test_registered_nodes_are_watched_from_the_start(
+async def register(settings: Settings, *records: NodeRecord) -> None:
+    registry = await open_migrated(settings.registry)
+    for record in records:
+        await registry.write(partial(nodes.add, record=record))
+    await registry.close()
+
+
+async def test_a_start_waits_for_the_first_response_of_each_registered_node(
     tmp_path: Path, start_node: StartNode
 ) -> None:
-    node = await start_node(silent)
+    node, away = await start_node(silent), await start_node(silent)
+    await away.stop()
     settings = Settings(home=tmp_path / "router")
-    registry = await open_migrated(settings.registry)
-    await registry.write(lambda session: nodes.add(session, node_record(node.url)))
-    await registry.close()
+    await register(settings, node_record(node.url), node_record(away.url, "b"))
     async with open_core(settings) as core:
-        assert [view.name for view in core.fleet.snapshot] == ["a"]
+        assert [(view.name, view.reachable) for view in core.fleet.snapshot] == [
+            ("a", True),
+            ("b", False),
+        ]
         assert core.watcher.client("id-a") is not None
+
+
+async def test_a_start_does_not_wait_longer_for_a_node_that_is_silent(
+    tmp_path: Path, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "FIRST_CONTACTS_S", 0.01)
+    node = await start_node(silent, first_events=())
+    settings = Settings(home=tmp_path / "router")
+    await register(settings, node_record(node.url))
+    async with open_core(settings) as core:
+        assert [view.reachable for view in core.fleet.snapshot] == [False]
 
 
 async def test_health_is_liveness_and_ready_means_a_node(
