@@ -12,6 +12,9 @@ from registry.errors import Conflict, NotFound
 from registry.records import NodeRecord
 from registry.tables import nodes, policies, schedules
 
+_LISTS = ("accepted", "macs")
+"""Columns that are lists in JSON, and tuples in a record."""
+
 
 async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
     """Register a node; a taken id, name or url is a Conflict that says which."""
@@ -22,8 +25,9 @@ async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
         if any(getattr(node, field) == getattr(record, field) for node in taken):
             raise Conflict(f"node {field}", getattr(record, field))
     values = {name: value for name, value in asdict(record).items() if value is not None}
-    if record.accepted is not None:
-        values["accepted"] = list(record.accepted)
+    for name in _LISTS:
+        if (given := getattr(record, name)) is not None:
+            values[name] = list(given)
     await session.execute(insert(nodes).values(values))
     return record
 
@@ -75,6 +79,27 @@ async def accept(session: WriteSession, name: str, models: Sequence[str]) -> Nod
     return _record(row)
 
 
+async def set_waking(
+    session: WriteSession, name: str, *, mac: str | None = None, wakes: bool | None = None
+) -> NodeRecord:
+    """Set the MAC address at which the node is woken, and whether requests wake it; None leaves
+    either as it is. Raises NotFound."""
+    record = await get(session, name)
+    values = {
+        "wake_mac": record.wake_mac if mac is None else mac,
+        "wakes": record.wakes if wakes is None else wakes,
+    }
+    changed = update(nodes).where(nodes.c.name == name).values(values).returning(nodes)
+    row = await session.fetch_one(changed)
+    assert row is not None
+    return _record(row)
+
+
+async def set_macs(session: WriteSession, node_id: str, macs: Sequence[str]) -> None:
+    """Keep the MAC addresses that the node's agent reports."""
+    await session.execute(update(nodes).where(nodes.c.id == node_id).values(macs=list(macs)))
+
+
 async def get(session: ReadSession, name: str) -> NodeRecord:
     """The node of that name. Raises NotFound."""
     row = await session.fetch_one(select(nodes).where(nodes.c.name == name))
@@ -89,5 +114,5 @@ async def list_all(session: ReadSession) -> list[NodeRecord]:
 
 
 def _record(row: RowMapping) -> NodeRecord:
-    accepted = row["accepted"]
-    return NodeRecord(**{**row, "accepted": None if accepted is None else tuple(accepted)})
+    lists = {name: None if row[name] is None else tuple(row[name]) for name in _LISTS}
+    return NodeRecord(**{**row, **lists})

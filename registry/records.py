@@ -28,6 +28,12 @@ class NodeRecord:
     prices: dict[str, float] | None = None
     """Prices of a paid server for a million tokens: "input", "cached", "output"; None: it is
     free."""
+    wake_mac: str | None = None
+    """The MAC address at which it is woken, if an admin has set one."""
+    macs: tuple[str, ...] | None = None
+    """The MAC addresses that its agent reported last; None if it never did."""
+    wakes: bool = False
+    """Requests may wake it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,9 @@ nodes = Table(
     Column("state", Text, nullable=False, server_default="active"),
     Column("prices", JSON),
     Column("accepted", JSON),
+    Column("wake_mac", Text),
+    Column("macs", JSON),
+    Column("wakes", Boolean, nullable=False, server_default="0"),
 )
 
 models = Table(

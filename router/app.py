@@ -39,6 +39,7 @@ from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallLimits, StallWatchdog
 from router.fleet.token_rates import TokenRates
+from router.fleet.waker import Waker
 from router.fleet.watcher import Watcher
 from router.jobs import Jobs
 from router.lifecycle.action_runner import Dependencies
@@ -88,9 +89,7 @@ async def open_core(
         await make_first_keys(registry, settings)
         live = LiveSettings(settings, reread, (StartError, CannotStart))
         core = await _load_core(registry, live, wall)
-        async with registry.read() as session:
-            for record in await nodes.list_all(session):
-                core.watcher.start(record)
+        await _follow_nodes(core)
         jobs = Jobs(registry, core.fleet, core.ledger, settings.audit_entries)
         core.settings.on_change(jobs.follow)
         jobs.start()
@@ -106,6 +105,7 @@ async def open_core(
             waking.cancel()
             await asyncio.wait({waking})
             await core.lifecycle.close()
+            await core.waker.close()
             await core.watcher.close()
             await jobs.close()
             await core.awake.close()
@@ -116,6 +116,13 @@ async def open_core(
 def _request_log(settings: Settings) -> RequestLog:
     tracing = open_tracing(settings.otel_endpoint, SERVICE)
     return RequestLog(is_on=settings.log_requests, tracing=tracing)
+
+
+async def _follow_nodes(core: Core) -> None:
+    async with core.registry.read() as session:
+        for record in await nodes.list_all(session):
+            core.watcher.start(record)
+            core.waker.follow(record)
 
 
 async def _load_keys(registry: Registry, wall: Callable[[], float]) -> tuple[KeyRing, Limiter]:
@@ -146,6 +153,8 @@ async def _load_core(
     lines = _request_log(live.current)
     ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), request_log=lines)
     watcher = Watcher(fleet, ledger, prefixes)
+    waker = Waker(fleet)
+    driver.wake_node = waker.wake
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
@@ -174,6 +183,7 @@ async def _load_core(
         decisions=decisions,
         lifecycle=Lifecycle(parts, *wanted),
         awake=Awake(live.current.stay_awake),
+        waker=waker,
     )
     live.on_change(lambda settings: _follow(settings, core, scheduler))
     return core

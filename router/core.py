@@ -13,6 +13,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.token_rates import TokenRates
+from router.fleet.waker import Waker
 from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle
 from router.limits.limiter import Limiter
@@ -56,3 +57,4 @@ class Core:
     decisions: Decisions
     lifecycle: Lifecycle
     awake: Awake
+    waker: Waker

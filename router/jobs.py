@@ -7,7 +7,7 @@ import time
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from node.protocol.messages import ModelState, ModelStatus
-from registry import audit, models, residency, usage
+from registry import audit, models, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import NotFound, RefusedRow, RegistryError, RegistryUnwritable
 from registry.records import ResidencyRecord, UsageRecord
@@ -36,6 +36,7 @@ class Jobs:
         self.audit_entries = audit_entries
         """Most entries that the audit log keeps."""
         self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
+        self._written_macs: dict[str, tuple[str, ...]] = {}
         self._usage_lock = asyncio.Lock()
         self._residency_lock = asyncio.Lock()
         self._scheduler = AsyncIOScheduler(timezone="UTC")
@@ -118,9 +119,12 @@ class Jobs:
         views = self._fleet.snapshot
         for gone in self._written.keys() - {view.node_id for view in views}:
             del self._written[gone]
+            self._written_macs.pop(gone, None)
         for view in views:
             rows = residency_rows(view)
-            if rows is not None and self._written.get(view.node_id) != rows:
+            if rows is not None and (
+                self._written.get(view.node_id) != rows or self._has_other_macs(view)
+            ):
                 try:
                     await self._write_node(view, rows)
                 except NotFound:
@@ -131,6 +135,10 @@ class Jobs:
                     log.exception("the residency of node %s could not be written", view.name)
                     continue
                 self._written[view.node_id] = rows
+                self._written_macs[view.node_id] = macs_of(view)
+
+    def _has_other_macs(self, view: NodeView) -> bool:
+        return bool(macs_of(view)) and self._written_macs.get(view.node_id) != macs_of(view)
 
     async def _write_node(self, view: NodeView, rows: tuple[ResidencyRecord, ...]) -> None:
         now_s = time.time()
@@ -138,12 +146,19 @@ class Jobs:
 
         async def replace(session: WriteSession) -> None:
             await residency.replace_node(session, view.node_id, list(rows))
+            if macs := macs_of(view):
+                await nodes.set_macs(session, view.node_id, macs)
             for model in statuses:
                 await models.seen(
                     session, model.name, model.context_tokens, model.weight_bytes, now_s
                 )
 
         await self._registry.write(replace)
+
+
+def macs_of(view: NodeView) -> tuple[str, ...]:
+    """The MAC addresses that the node reports."""
+    return view.status.macs if view.status is not None else ()
 
 
 def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:

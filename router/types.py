@@ -11,6 +11,7 @@ from node.protocol.messages import Finished, ModelState, ModelStatus, NodeStatus
 from router.prices import Prices
 from router.quotas import Quota
 from router.states import SCOPE_EXTERNAL
+from router.waking import WakeNode, Waking
 
 
 class Priority(IntEnum):
@@ -176,6 +177,8 @@ class NodeTerms(msgspec.Struct, frozen=True):
     """Reading cached tokens from the node's disk."""
     load_s: float = 0.0
     """Loading the model if it is not resident."""
+    wake_s: float = 0.0
+    """Waking the node if it sleeps."""
     eviction_s: float = 0.0
     """Prefill that other sessions will need again for what the request evicts."""
     decode_interference_s: float = 0.0
@@ -206,6 +209,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
             + self.prefill_s
             + self.restore_s
             + self.load_s
+            + self.wake_s
             + self.eviction_s
             + self.decode_interference_s
             + self.contention_s
@@ -286,7 +290,7 @@ class Reject(msgspec.Struct, frozen=True):
     """Estimated wait at that position."""
 
 
-Action = Grant | Queued | Reject
+Action = Grant | Queued | Reject | WakeNode
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -316,6 +320,13 @@ class NodeView(msgspec.Struct, frozen=True):
     """Loaded models of which the node computes no token although requests for them run."""
     unaccepted: tuple[str, ...] = ()
     """Models that a third-party server lists and no admin has accepted."""
+    waking: Waking | None = None
+    """None if requests may not wake the node, or have tried in vain."""
+
+    @property
+    def may_be_woken(self) -> bool:
+        """True if the node is silent, perhaps asleep, and requests may wake it."""
+        return not self.reachable and self.waking is not None and self.silent_since_s is not None
 
     @property
     def is_paid(self) -> bool:

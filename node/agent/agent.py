@@ -12,6 +12,7 @@ from typing import Any
 from node.agent.disk import Disk
 from node.agent.live_parts import LiveParts
 from node.agent.metrics import NodeMetrics
+from node.agent.own_macs import OwnMacs
 from node.agent.prefixes import PrefixFeed
 from node.agent.pressure_watch import watch_pressure
 from node.agent.requests import CallSettings, Requests
@@ -110,6 +111,7 @@ class Agent:
         self.live_parts = LiveParts(self.residency, self._supervisor, self._watchdog, self.awake)
         self.disk = Disk(store, self._supervisor, self._on_change)
         self._filter = ModelFilter()
+        self._macs = OwnMacs()
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
             self._supervisor,
@@ -219,6 +221,7 @@ class Agent:
             now_unix_s=time.time(),
             broken=self._filter.broken(self._supervisor.broken),
             installed_by=own_installer(),
+            macs=self._macs.now(),
         )
 
     def report(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ MAX_MODELS = 500
 """Models of one node."""
 MAX_TOKENS = 1_000_000_000
 """Tokens of one request or its response; a sum over thousands of millions of them fits 64 bits."""
+MAX_MACS = 8
 NAME_CHARS = 256
 ORIGIN_CHARS = 200
 PROOF_CHARS = 64
@@ -43,6 +44,8 @@ Origin = Annotated[str, Meta(max_length=ORIGIN_CHARS)]
 Proof = Annotated[str, Meta(max_length=PROOF_CHARS)]
 Word = Annotated[str, Meta(max_length=200)]
 """A short text such as a version, a chip or the name of a parser."""
+Mac = Annotated[str, Meta(pattern="^[0-9a-f]{2}(:[0-9a-f]{2}){5}$", max_length=17)]
+"""The address of a network interface."""
 Sentence = Annotated[str, Meta(max_length=2000)]
 """A text for people."""
 

@@ -16,10 +16,12 @@ from msgspec import Meta
 
 from node.protocol.bounds import (
     MAX_DEPTHS,
+    MAX_MACS,
     MAX_MODELS,
     Count,
     Fraction,
     Id,
+    Mac,
     Name,
     Origin,
     Proof,
@@ -242,6 +244,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """Folders on its disk that look like models and cannot be served."""
     installed_by: Word = ""
     """The tool by which mlx-fleet is installed there, as `serving.installer` names it."""
+    macs: Annotated[tuple[Mac, ...], Meta(max_length=MAX_MACS)] = ()
+    """MAC addresses of its network interfaces, at which it can be woken."""
 
 
 class FinishReason(StrEnum):

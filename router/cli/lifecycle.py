@@ -51,6 +51,31 @@ def drain(
     command.drain(client, command.read_options(name, deadline, cut=cut), as_json=as_json)
 
 
+def wake(
+    name: str,
+    on: Annotated[
+        bool | None,
+        typer.Option("--on/--off", help="Wake nothing now; requests may wake the node, or not."),
+    ] = None,
+    mac: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MAC", help="Its MAC address, in place of those that its agent reports."
+        ),
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wake a node that sleeps, and wait until it responds."""
+    from router.commands import wake as command
+
+    client = admin(router)
+    if on is None and mac is None:
+        command.wake(client, name, as_json=as_json)
+    else:
+        command.set_waking(client, name, mac, wakes=on, as_json=as_json)
+
+
 def maintenance(
     name: NodeName,
     off: Annotated[
@@ -112,7 +137,7 @@ def policies(router: Router = None, as_json: AsJson = False) -> None:
 
 
 def add_to(app: typer.Typer) -> None:
-    for verb in (cordon, uncordon, drain, maintenance, pin, unpin, policies):
+    for verb in (cordon, uncordon, drain, maintenance, wake, pin, unpin, policies):
         app.command()(verb)
     app.command("keep-alive")(keep_alive)
     app.add_typer(schedule_app, name="schedule")

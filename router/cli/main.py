@@ -126,6 +126,10 @@ def add_node(
         bool,
         typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
     ] = False,
+    wake_mac: Annotated[
+        str | None,
+        typer.Option(metavar="MAC", help="Requests may wake it, at this MAC address."),
+    ] = None,
     max_rows: options.MaxRows = None,
     model: options.ServerModels = None,
     paid: options.Paid = False,
@@ -145,6 +149,7 @@ def add_node(
         "kind": kind,
         "allow_plain_http": allow_plain_http,
         "max_rows": max_rows,
+        "wake_mac": wake_mac,
         "models": model,
         "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }

@@ -27,6 +27,7 @@ MEANINGS = {
     "prefill": "its tokens that are not cached",
     "restore": "cached ones that are on disk",
     "load": "the model has to be loaded",
+    "wake": "the node sleeps, and is woken",
     "evict": "what others will compute again",
     "decode_interference": "for streams that run there",
     "contention": "its session's next turns wait for others",

@@ -253,6 +253,10 @@ def notes(row: NodeRow) -> Iterator[tuple[str, str]]:
     """Yields notes that do not fit into the table, with their styles."""
     if row.error:
         yield row.error, "red"
+    if row.is_waking:
+        yield "It is being woken.", "yellow"
+    elif row.macs and not row.reachable and row.status_age_s is not None:
+        yield f"If it sleeps, `router wake {row.name}` wakes it.", "yellow"
     if row.unaccepted:
         names = " ".join(shlex.quote(model) for model in row.unaccepted[:_SHOWN])
         more = len(row.unaccepted) - _SHOWN

@@ -37,6 +37,7 @@ from router.types import (
     Tokens,
     Verdict,
 )
+from router.waking import WakeNode
 
 _ERRORS: dict[RejectKind, type[RouterError]] = {
     RejectKind.UNKNOWN_MODEL: UnknownModel,
@@ -66,6 +67,8 @@ class SchedulerDriver(LedgerListener):
         self._predictions = predictions
         self._clock = clock
         self._waiting: dict[str, QueuedTicket] = {}
+        self.wake_node: Callable[[str], object] = _wake_nobody
+        """Is called with the id of a node that a request needs and that sleeps."""
         self.traffic = Traffic(scheduler, fleet, self._waiting, decisions, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
@@ -178,6 +181,10 @@ class SchedulerDriver(LedgerListener):
         due = deque(actions)
         while due:
             action = due.popleft()
+            if isinstance(action, WakeNode):
+                # Later, since it changes the fleet: an event within an event.
+                asyncio.get_running_loop().call_soon(self.wake_node, action.node_id)
+                continue
             is_own = of is not None and _ticket_id(action) == of.request_id
             ticket = of if is_own else self._waiting_ticket(action)
             if ticket is not None:
@@ -189,7 +196,7 @@ class SchedulerDriver(LedgerListener):
         self._set_timer()
         return own
 
-    def _waiting_ticket(self, action: Action) -> Ticket | None:
+    def _waiting_ticket(self, action: Grant | Queued | Reject) -> Ticket | None:
         waiting = self._waiting.get(_ticket_id(action))
         return waiting.ticket if waiting else None
 
@@ -234,7 +241,11 @@ class SchedulerDriver(LedgerListener):
         self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
 
 
-def _ticket_id(action: Action) -> str:
+def _wake_nobody(_node_id: str) -> None:
+    """Takes the place of the part that wakes nodes, until there is one."""
+
+
+def _ticket_id(action: Grant | Queued | Reject) -> str:
     return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
 
 

@@ -9,6 +9,7 @@ from node.protocol.messages import NodeStatus
 from registry.records import NodeRecord, ResidencyRecord
 from router.prices import Prices
 from router.types import NodeView
+from router.waking import Waking
 
 
 class Fleet:
@@ -84,6 +85,13 @@ class Fleet:
         view = self._nodes.get(node_id)
         if view is not None and view.stalled != models:
             self._nodes[node_id] = replace(view, stalled=models)
+            self._changed()
+
+    def set_waking(self, node_id: str, waking: Waking | None) -> None:
+        """Sets whether requests may wake the node, and how far that has come."""
+        view = self._nodes.get(node_id)
+        if view is not None and view.waking != waking:
+            self._nodes[node_id] = replace(view, waking=waking)
             self._changed()
 
     def on_status(self, node_id: str, status: NodeStatus) -> None:

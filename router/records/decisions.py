@@ -19,6 +19,7 @@ TERMS = {
     "externality_s": "externality",
     "failure_penalty_s": "failure_penalty",
     "migration_s": "migration",
+    "wake_s": "wake",
 }
 """The public names of the cost terms, by their fields."""
 _ALWAYS_SHOWN = frozenset(("prefill_s",))

@@ -126,7 +126,7 @@ def unfit(target: Target, query: TargetQuery, moment: Moment) -> str:
         return "no node has it"
     if not query.may_use_servers and is_external(target, moment.fleet):
         return "only servers of kind openai have it, and the key lacks the scope external"
-    up = [view for view in having if view.reachable and view.state == ACTIVE]
+    up = [view for view in having if _is_up(view)]
     if not up:
         return "no node that has it can be reached"
     statuses = [(view, status) for view in up if (status := view.model(target.model))]
@@ -135,6 +135,11 @@ def unfit(target: Target, query: TargetQuery, moment: Moment) -> str:
     if all(_has_failed(view, status, moment.now_s) for view, status in statuses):
         return "its load has failed"
     return ""
+
+
+def _is_up(view: NodeView) -> bool:
+    """True if requests may go to the node, perhaps once it has been woken."""
+    return (view.reachable or view.may_be_woken) and view.state == ACTIVE
 
 
 def is_external(target: Target, fleet: Sequence[NodeView]) -> bool:
@@ -172,11 +177,7 @@ class _Rank(NamedTuple):
 
 def _rank(route: ModelRoute, at: int, query: TargetQuery, moment: Moment) -> _Rank:
     target = route.targets[at]
-    up = [
-        view
-        for view in moment.fleet
-        if target.is_on(view) and view.reachable and view.state == ACTIVE
-    ]
+    up = [view for view in moment.fleet if target.is_on(view) and _is_up(view)]
     fails = all(
         target.model in view.stalled or (view.node_id, target.model) in query.failing for view in up
     )

@@ -11,6 +11,7 @@ from router.scheduler.placement import Choice, Placement, QueueTimes
 from router.scheduler.queue import AdmissionLimits, FairQueue, WaitingTicket
 from router.scheduler.queue_scan import FreeNodes, QueueScan, has_free
 from router.scheduler.residency import models_to_close
+from router.scheduler.sleepers import nodes_to_wake
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
 
@@ -69,8 +70,10 @@ class Admission:
         choice = self._placement.decide(estimate, moment, {})
         if choice.index < 0:
             return [rejects.no_node(estimate, moment)]
-        if not estimate.prompt_bytes or (
-            not self._queue and self._may_begin(estimate, choice, moment)
+        is_awake = moment.fleet[choice.index].reachable
+        if is_awake and (
+            not estimate.prompt_bytes
+            or (not self._queue and self._may_begin(estimate, choice, moment))
         ):
             return [
                 self._too_late(estimate, choice, now_s) or self._grant(estimate, choice, moment)
@@ -176,6 +179,10 @@ class Admission:
         for model, nodes in free.items():
             if view.node_id in nodes and not self._placement.can_begin(view, model, now_s):
                 nodes.discard(view.node_id)
+
+    def wakes(self, moment: Moment) -> list[Action]:
+        """Wakes the sleeping nodes that waiting tickets need."""
+        return list(nodes_to_wake(self._queue, self._placement, moment))
 
     def reject_unable(self, moment: Moment) -> list[Action]:
         """Rejects the tickets that no node can serve any more."""
@@ -325,7 +332,8 @@ class Admission:
         """The ticket's position among those of its model, and the estimated wait."""
         ahead, ahead_s = self._queue.ahead(waiting)
         able_nodes = sum(not each.excluded for each in choice.terms)
-        return ahead + 1, choice.chosen.queue_s + ahead_s / able_nodes
+        wait_s = choice.chosen.queue_s + choice.chosen.wake_s
+        return ahead + 1, wait_s + ahead_s / able_nodes
 
     def _reject(self, waiting: WaitingTicket, reject: Reject) -> Reject:
         self._queue.remove(waiting.estimate.ticket.request_id)
@@ -346,6 +354,7 @@ def _may_serve_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -
         and (
             old.node_id != new.node_id
             or old.reachable > new.reachable
+            or old.may_be_woken > new.may_be_woken
             or old.state != new.state
             or old.model_names() != new.model_names()
         )

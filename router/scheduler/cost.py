@@ -131,14 +131,23 @@ class CostModel:
         """The terms of one node; `home` is None for the node where the session is warm."""
         model = view.model(estimate.ticket.model)
         excluded = exclusion(estimate, view, model)
-        if excluded or model is None or view.status is None:
+        if excluded:
             return NodeTerms(view.node_id, view.name, excluded)
+        wake_s = 0.0 if view.reachable or view.waking is None else view.waking.rest_s(now_s)
+        if model is None or view.status is None:
+            # It has not responded since the router's start.
+            return NodeTerms(view.node_id, view.name, wake_s=wake_s)
         book = self._books.of(view.node_id)
         penalty_s = _failure_penalty_s(book, view, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
         if not estimate.prompt_bytes:
-            return NodeTerms(view.node_id, view.name, load_s=load_s, failure_penalty_s=penalty_s)
+            return NodeTerms(
+                *(view.node_id, view.name),
+                load_s=load_s,
+                wake_s=wake_s,
+                failure_penalty_s=penalty_s,
+            )
         covered, pending = self._cached(estimate, view, book, model)
         cached = covered.usable_tokens + int(PENDING_SHARE * pending)
         restored = covered.usable_tokens - covered.memory_tokens
@@ -160,6 +169,7 @@ class CostModel:
             prefill_s=prefill_s,
             restore_s=restore_s,
             load_s=load_s,
+            wake_s=wake_s,
             eviction_s=self._eviction_s(estimate, view, model, prompt_tokens - cached, now_s),
             decode_interference_s=rates.decode_interference_s(rows, estimate.output_tokens),
             contention_s=CONTENTION_SHARE * wait_s,
@@ -318,9 +328,9 @@ def exclusion(estimate: TicketEstimate, view: NodeView, model: ModelStatus | Non
         return "It has not reported a status yet."
     if model is None and view.status is not None:
         return "It does not have the model."
-    if not view.reachable or model is None:
+    if not view.reachable and not view.may_be_woken:
         return "It cannot be reached."
-    if view.status is not None and (unfit := _unfit(view.status, model)):
+    if view.status is not None and model is not None and (unfit := _unfit(view.status, model)):
         return unfit
     if view.state != ACTIVE:
         return f"It is {OUT_OF_SERVICE[view.state]}."

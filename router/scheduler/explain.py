@@ -9,6 +9,7 @@ _WORDS = {
     "prefill_s": "its uncached tokens",
     "restore_s": "reading its prefix from disk",
     "load_s": "the model's load",
+    "wake_s": "waking the node",
     "eviction_s": "what it would evict from the cache",
     "decode_interference_s": "the streams that decode there",
     "contention_s": "the other sessions there",

@@ -25,6 +25,7 @@ from router.scheduler.residency import displacement
 from router.scheduler.sessions import NEW_PACE, SessionPace, Sessions
 from router.scheduler.warm_sessions import Demand
 from router.types import Moment, NodeTerms, NodeView, Ticket
+from router.waking import Waking
 
 MAX_AHEAD_S = 0.25
 """A node gets more prefill while it has no more than this ahead of it, so that it does not run dry
@@ -54,6 +55,7 @@ class CachedCost:
 
     node_id: str
     reachable: bool
+    waking: Waking | None
     version: int
     made_s: float
     excluded: bool
@@ -202,7 +204,7 @@ class Placement:
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """True if the node would begin with another request at once."""
         status = view.model(model)
-        if status is None or view.status is None:
+        if status is None or view.status is None or not view.reachable:
             return False
         book = self._books.of(view.node_id)
         if not _has_room(book, view.status, status, now_s):
@@ -244,6 +246,7 @@ class Placement:
             )
             if cost.node_id != view.node_id
             or cost.reachable is not view.reachable
+            or cost.waking is not view.waking
             or not 0.0 <= now_s - cost.made_s < cost_ttl_s
             or (queue_s <= MAX_AHEAD_S and cost.version != self._books.of(view.node_id).version)
         ]
@@ -271,6 +274,7 @@ class Placement:
         return CachedCost(
             node_id=view.node_id,
             reachable=view.reachable,
+            waking=view.waking,
             version=book.version,
             made_s=now_s,
             excluded=bool(terms.excluded),

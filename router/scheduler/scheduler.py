@@ -47,7 +47,8 @@ class Scheduler:
     def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:
         """Grants, queues or rejects a new request."""
         self._apply_statuses(moment)
-        return self._admission.admit(self._placement.estimate(ticket, moment.now_s), moment)
+        actions = self._admission.admit(self._placement.estimate(ticket, moment.now_s), moment)
+        return [*actions, *self._admission.wakes(moment)]
 
     def on_disconnect(self, ticket_id: str) -> None:
         """Forgets a queued ticket whose client has disconnected."""
@@ -90,7 +91,8 @@ class Scheduler:
             estimate = replace(estimate, attempt=estimate.attempt + 1)
         if failure is Failure.BROKEN and not is_servable(estimate, moment):
             estimate = replace(estimate, tried=open_lease.tried)
-        return [*self._admission.admit(estimate, moment), *self._scan(moment)]
+        actions = [*self._admission.admit(estimate, moment), *self._scan(moment)]
+        return [*actions, *self._admission.wakes(moment)]
 
     def on_done(
         self, lease: Lease, moment: Moment, *, served: bool, failed: bool = False
@@ -115,7 +117,8 @@ class Scheduler:
     def on_fleet(self, moment: Moment) -> list[Action]:
         """Applies a change of the fleet or of a node's state."""
         self._apply_statuses(moment)
-        return [*self._admission.reject_unable(moment), *self._scan(moment)]
+        actions = [*self._admission.reject_unable(moment), *self._scan(moment)]
+        return [*actions, *self._admission.wakes(moment)]
 
     def on_node_removed(self, node_id: str) -> None:
         """Forgets what was learned of a node; its open leases end as usual."""
@@ -124,7 +127,8 @@ class Scheduler:
 
     def on_time(self, moment: Moment) -> list[Action]:
         """Does what is due at the time that `wake_s` returned."""
-        return [*self._admission.reject_late(moment), *self._scan(moment)]
+        actions = [*self._admission.reject_late(moment), *self._scan(moment)]
+        return [*actions, *self._admission.wakes(moment)]
 
     # --- reading ---
 

@@ -77,3 +77,16 @@ async def test_a_server_s_last_list_is_accepted_and_keys_go_where_they_went(tmp_
     await opened.close()
     assert accepted == {"lm": ("a", "b"), "mini": None, "new": ()}
     assert scopes == [("admin",), ("admin", "inference", "external")]
+
+
+async def test_a_node_made_before_nodes_were_woken_is_not_woken_by_requests(
+    tmp_path: Path,
+) -> None:
+    row = """INSERT INTO nodes (id, name, url, kind, credential, created_at_s) VALUES
+    ('n1', 'mini', 'http://m', 'agent', '{}', 1.0)"""
+    opened = await at_revision(tmp_path / "registry.db", "0006", row)
+    await migrate(opened)
+    async with opened.read() as session:
+        [found] = await nodes.list_all(session)
+    await opened.close()
+    assert (found.wake_mac, found.macs, found.wakes) == (None, None, False)

@@ -107,3 +107,17 @@ async def test_a_node_gets_another_credential_or_url_and_keeps_the_rest(
         await registry.write(lambda s: nodes.set_access(s, "none", credential="x"))
     async with registry.read() as session:
         assert await nodes.list_all(session) == [changed, STUDIO]
+
+
+async def test_how_a_node_is_woken_is_kept(registry: Registry) -> None:
+    mini = replace(MINI, wake_mac="a0:00:00:00:00:01", wakes=True)
+    await registry.write(lambda s: nodes.add(s, mini))
+    await registry.write(lambda s: nodes.set_macs(s, "n1", ("a0:00:00:00:00:02",)))
+    found = await registry.write(lambda s: nodes.set_waking(s, "mini", wakes=False))
+    assert found == replace(mini, macs=("a0:00:00:00:00:02",), wakes=False)
+    found = await registry.write(lambda s: nodes.set_waking(s, "mini", mac="a0:00:00:00:00:03"))
+    assert (found.wake_mac, found.wakes) == ("a0:00:00:00:00:03", False)
+    async with registry.read() as session:
+        assert await nodes.get(session, "mini") == found
+    with pytest.raises(NotFound, match="no node 'gone'"):
+        await registry.write(lambda s: nodes.set_waking(s, "gone", wakes=True))

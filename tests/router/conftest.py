@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -342,10 +342,13 @@ class RunningRouter:
         *,
         node_id: str = "",
         accepted: tuple[str, ...] = ACCEPTED,
+        wakes: bool = False,
     ) -> None:
         record = node_record(node.url, name, kind, node_id=node_id, accepted=accepted)
+        record = replace(record, wakes=wakes)
         await self.core.registry.write(lambda session: nodes.add(session, record))
         await asyncio.wait_for(self.core.watcher.watch(record), WAIT_S)
+        self.core.waker.follow(record)
 
     async def post(self, body: object, path: str = CHAT, **headers: str) -> RawCaller:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()

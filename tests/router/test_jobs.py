@@ -325,3 +325,25 @@ async def test_old_audit_entries_are_deleted(registry: Registry) -> None:
     await jobs.trim_audit()
     async with registry.read() as session:
         assert [entry.subject for entry in await audit.recent(session, 9)] == ["k3"]
+
+
+async def test_the_addresses_that_a_node_reports_are_written_where_they_changed(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(registry, NODE)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS), 100)
+    fleet.add(NODE)
+    status = replace(node_status(model_status("m")), macs=("a0:00:00:00:00:01",))
+    fleet.on_status(NODE.id, status)
+    await jobs.write_residency()
+    async with registry.read() as session:
+        assert (await nodes.get(session, NODE.name)).macs == ("a0:00:00:00:00:01",)
+    fleet.on_status(NODE.id, replace(status, macs=("a0:00:00:00:00:02",)))
+    await jobs.write_residency()
+    async with registry.read() as session:
+        assert (await nodes.get(session, NODE.name)).macs == ("a0:00:00:00:00:02",)
+    # An older agent that takes its place reports none.
+    fleet.on_status(NODE.id, replace(status, macs=()))
+    monkeypatch.setattr(Registry, "write", None)
+    await jobs.write_residency()

@@ -17,6 +17,7 @@ from router.api.admin.bodies import AddNode, RotateNode
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.nodes import node_row, refuse_unlisted
 from router.api.admin.views import FoundAgentRow, NodeRow
+from router.api.admin.waking import mac_of
 from router.core import Core
 from router.errors import BadRequest, Conflict, NodeRefused
 from router.fleet.discovery import FoundAgent
@@ -36,6 +37,7 @@ async def add_node(admin: CurrentAdmin, body: AddNode) -> NodeRow:
         return await _pair_and_add(admin, body, body.code)
     credential = NodeCredential(body.token.strip(), body.allow_plain_http)
     credential.check()
+    wake_mac = mac_of(body.wake_mac, "wake_mac")
     url = check_node_url(body.url, credential)
     if body.kind == KIND_OPENAI:
         url = url.removesuffix(VERSION)  # other programs expect base URLs with it
@@ -54,6 +56,8 @@ async def add_node(admin: CurrentAdmin, body: AddNode) -> NodeRow:
         max_rows=body.max_rows,
         prices=body.prices.model_dump(exclude_none=True) if body.prices else None,
         accepted=accepted,
+        wake_mac=wake_mac,
+        wakes=wake_mac is not None,
     )
     return await _store(admin, record)
 
@@ -64,7 +68,8 @@ async def _pair_and_add(admin: CurrentAdmin, body: AddNode, text: str) -> NodeRo
         raise BadRequest(
             "A code is for a node agent, and takes the place of its token.", param="code"
         )
-    code, url = read_code(text), await _address(admin.core, body.url)
+    code, wake_mac = read_code(text), mac_of(body.wake_mac, "wake_mac")
+    url = await _address(admin.core, body.url)
     known = await _known(admin.core)
     # A code can be used once, so what can be refused without it is refused before.
     _refuse_taken(known, body.name, url)
@@ -81,6 +86,8 @@ async def _pair_and_add(admin: CurrentAdmin, body: AddNode, text: str) -> NodeRo
             kind=body.kind,
             credential=found.credential.text(),
             created_at_s=time.time(),
+            wake_mac=wake_mac,
+            wakes=wake_mac is not None,
         )
         return await _store(admin, record)
 
@@ -110,6 +117,7 @@ async def _store(admin: CurrentAdmin, record: NodeRecord) -> NodeRow:
         lambda session: nodes.add(session, record),
     )
     await admin.core.watcher.watch(record)
+    admin.core.waker.follow(record)
     return node_row(admin.core, record)
 
 

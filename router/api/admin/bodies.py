@@ -21,6 +21,7 @@ Days = Annotated[float, Field(gt=0, le=3650)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
+MacText = Annotated[str, StringConstraints(max_length=32)]
 PairingCodeText = Annotated[str, StringConstraints(max_length=64)]
 
 
@@ -40,6 +41,24 @@ class AddNode(RequestBody):
     models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
     """Models of a server of kind openai that requests may go to; all that it lists at this time if
     None."""
+    wake_mac: MacText | None = None
+    """The MAC address at which requests may wake it; None if they may not."""
+
+
+class WakeNode(RequestBody):
+    """Body of `/nodes/wake`."""
+
+    node: Name
+
+
+class SetWaking(RequestBody):
+    """Body of `/nodes/waking`; what is None stays as it is."""
+
+    node: Name
+    mac: MacText | None = None
+    """The MAC address at which it is woken, in place of those that its agent reports."""
+    wakes: bool | None = None
+    """Requests may wake it."""
 
 
 class RotateNode(RequestBody):

@@ -47,6 +47,7 @@ async def remove_node(admin: CurrentAdmin, name: str) -> NodeRow:
     await _leave(admin.core, record, reachable=row.reachable)
     await admin.core.watcher.unwatch(record.id)
     admin.core.dispatcher.forget_node(record.id)
+    admin.core.waker.forget(record.id)
     admin.core.lifecycle.forget_node(record.id)
     return row
 
@@ -166,6 +167,9 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         pressure=_pressure(status.pressure) if status else None,
         broken=tuple(each.name for each in status.broken) if status else (),
         prices=NodePrices(**record.prices) if record.prices is not None else None,
+        macs=core.waker.macs(record.id),
+        wakes=record.wakes,
+        is_waking=core.waker.is_waking(record.id),
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)
             for model in (status.models if status else ())

@@ -19,6 +19,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /admin/nodes/rotate": {"node": "studio"},
     "POST /admin/nodes/accept": {"node": "ollama", "models": ["llama3.2"]},
     "POST /admin/nodes/cut": {"node": "studio"},
+    "POST /admin/nodes/wake": {"node": "studio"},
+    "POST /admin/nodes/waking": {"node": "studio", "mac": "a0:b1:c2:d3:e4:f5", "wakes": True},
     "POST /admin/models/load": {"model": "Qwen3-4B-4bit", "node": "studio"},
     "POST /admin/models/unload": {"model": "Qwen3-4B-4bit"},
     "POST /admin/models/pull": {"model": "mlx-community/Qwen3-4B-4bit", "node": "mini"},

@@ -113,6 +113,12 @@ class NodeRow(Row):
     """Models whose files on its disk are damaged."""
     unaccepted: tuple[str, ...] = ()
     """Models that a server of kind openai lists and no admin has accepted."""
+    macs: tuple[str, ...] = ()
+    """MAC addresses at which it is woken."""
+    wakes: bool = False
+    """True if requests may wake it."""
+    is_waking: bool = False
+    """True while magic packets are sent to it."""
     models: tuple[NodeModel, ...]
 
 

@@ -31,6 +31,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.stall_watchdog import StallWatchdog
 from router.fleet.token_rates import TokenRates
+from router.fleet.waker import Waker
 from router.fleet.watcher import Watcher
 from router.lifecycle.action_runner import Dependencies
 from router.lifecycle.lifecycle import Lifecycle
@@ -132,6 +133,10 @@ class World:
         self.registry = registry
         self.fleet = Fleet()
         self.rates = TokenRates(self.fleet)
+        self.packets: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.waker = Waker(
+            self.fleet, lambda *sent: self.packets.append((tuple(sent[0]), tuple(sent[1])))
+        )
         self.names = Names(self.fleet)
         self.budgets = Budgets(self.fleet, {}, time.time, lambda _lease, _cost: None)
         self.limiter = Limiter()
@@ -209,6 +214,7 @@ class World:
             refusals=Refusals(self.registry),
             prefix_hasher=PrefixHasher(),
             watcher=cast(Watcher, self),
+            waker=self.waker,
             dispatcher=cast(Dispatcher, self),
             stalls=cast(StallWatchdog, self),
             traffic=cast(Traffic, self),

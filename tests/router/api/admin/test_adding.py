@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,9 @@ class Admin:
         return await self.client.post(f"/admin{path}", json=body)
 
     async def records(self) -> list[NodeRecord]:
+        """The nodes, without the addresses that their agents report some time later."""
         async with self.router.core.registry.read() as session:
-            return await nodes.list_all(session)
+            return [replace(each, macs=None) for each in await nodes.list_all(session)]
 
 
 @pytest_asyncio.fixture
@@ -69,6 +71,17 @@ async def paired(admin: Admin, agent: RunningAgent) -> dict[str, Any]:
     assert response.status_code == 201, response.text
     row: dict[str, Any] = response.json()
     return row
+
+
+async def test_an_agent_is_added_with_the_address_at_which_it_is_woken(
+    admin: Admin, agent: RunningAgent
+) -> None:
+    mac = "a0:b1:c2:d3:e4:f5"
+    body = {"url": agent.tls_url, "code": code_of(agent), "name": "mini", "wake_mac": mac}
+    row = (await admin.post("/nodes", **body)).json()
+    assert (row["macs"], row["wakes"]) == ([mac], True)
+    (record,) = await admin.records()
+    assert (record.wake_mac, record.wakes) == (mac, True)
 
 
 async def test_an_agent_is_paired_stored_and_watched(admin: Admin, agent: RunningAgent) -> None:
