@@ -153,8 +153,6 @@ async def _load_core(
     lines = _request_log(live.current)
     ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), request_log=lines)
     watcher = Watcher(fleet, ledger, prefixes)
-    waker = Waker(fleet)
-    driver.wake_node = waker.wake
     records = DispatchRecords(prefixes, decisions, metrics)
     _add_gauges(metrics, fleet, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
@@ -183,10 +181,15 @@ async def _load_core(
         decisions=decisions,
         lifecycle=Lifecycle(parts, *wanted),
         awake=Awake(live.current.stay_awake),
-        waker=waker,
+        waker=Waker(fleet),
     )
-    live.on_change(lambda settings: _follow(settings, core, scheduler))
+    _connect(core, scheduler, driver)
     return core
+
+
+def _connect(core: Core, scheduler: Scheduler, driver: SchedulerDriver) -> None:
+    driver.wake_node = core.waker.wake
+    core.settings.on_change(lambda settings: _follow(settings, core, scheduler))
 
 
 def _follow(settings: Settings, core: Core, scheduler: Scheduler) -> None:

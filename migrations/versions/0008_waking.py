@@ -1,4 +1,4 @@
-"""How a node that sleeps is woken."""
+"""Waking of nodes that sleep: their MAC addresses, and whether requests do it."""
 
 from __future__ import annotations
 

@@ -119,17 +119,12 @@ def add_node(
             help="The token that `node-agent token` shows; - reads it from standard input.",
         ),
     ] = None,
-    kind: Annotated[
-        str, typer.Option(help="agent, or openai for another OpenAI-compatible server.")
-    ] = "agent",
+    kind: options.ServerKind = "agent",
     allow_plain_http: Annotated[
         bool,
         typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
     ] = False,
-    wake_mac: Annotated[
-        str | None,
-        typer.Option(metavar="MAC", help="Requests may wake it, at this MAC address."),
-    ] = None,
+    wake_mac: options.WakeMac = None,
     max_rows: options.MaxRows = None,
     model: options.ServerModels = None,
     paid: options.Paid = False,
@@ -153,8 +148,7 @@ def add_node(
         "models": model,
         "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }
-    client = admin(router)
-    nodes.add(client, body)
+    nodes.add(admin(router), body)
 
 
 @app.command()

@@ -46,6 +46,12 @@ Engine = Annotated[
     typer.Option(metavar="ENGINE", help="The node agent's engine: text or scripted."),
 ]
 
+ServerKind = Annotated[
+    str, typer.Option(help="agent, or openai for another OpenAI-compatible server.")
+]
+WakeMac = Annotated[
+    str | None, typer.Option(metavar="MAC", help="Requests may wake it, at this MAC address.")
+]
 MaxRows = Annotated[
     int | None,
     typer.Option(

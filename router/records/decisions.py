@@ -13,13 +13,13 @@ TERMS = {
     "prefill_s": "prefill",
     "restore_s": "restore",
     "load_s": "load",
+    "wake_s": "wake",
     "eviction_s": "evict",
     "decode_interference_s": "decode_interference",
     "contention_s": "contention",
     "externality_s": "externality",
     "failure_penalty_s": "failure_penalty",
     "migration_s": "migration",
-    "wake_s": "wake",
 }
 """The public names of the cost terms, by their fields."""
 _ALWAYS_SHOWN = frozenset(("prefill_s",))

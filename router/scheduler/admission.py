@@ -70,11 +70,9 @@ class Admission:
         choice = self._placement.decide(estimate, moment, {})
         if choice.index < 0:
             return [rejects.no_node(estimate, moment)]
-        is_awake = moment.fleet[choice.index].reachable
-        if is_awake and (
-            not estimate.prompt_bytes
-            or (not self._queue and self._may_begin(estimate, choice, moment))
-        ):
+        view = moment.fleet[choice.index]
+        may_begin = not self._queue and self._placement.can_begin(view, ticket.model, now_s)
+        if may_begin or (view.reachable and not estimate.prompt_bytes):
             return [
                 self._too_late(estimate, choice, now_s) or self._grant(estimate, choice, moment)
             ]
@@ -203,10 +201,6 @@ class Admission:
         ]
 
     # --- offers of free nodes ---
-
-    def _may_begin(self, estimate: TicketEstimate, choice: Choice, moment: Moment) -> bool:
-        view, model = moment.fleet[choice.index], estimate.ticket.model
-        return self._placement.can_begin(view, model, moment.now_s)
 
     def _grant_or_plan(
         self,

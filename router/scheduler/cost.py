@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.coverage import NOT_COVERED, Coverage, Prefixes
@@ -131,30 +132,21 @@ class CostModel:
         """The terms of one node; `home` is None for the node where the session is warm."""
         model = view.model(estimate.ticket.model)
         excluded = exclusion(estimate, view, model)
-        if excluded:
-            return NodeTerms(view.node_id, view.name, excluded)
-        wake_s = 0.0 if view.reachable or view.waking is None else view.waking.rest_s(now_s)
-        if model is None or view.status is None:
-            # It has not responded since the router's start.
-            return NodeTerms(view.node_id, view.name, wake_s=wake_s)
-        book = self._books.of(view.node_id)
+        if excluded or model is None or view.status is None:
+            # A node that has not responded since the router's start may be woken all the same.
+            wake_s = 0.0 if excluded else _wake_s(view, now_s)
+            return NodeTerms(view.node_id, view.name, excluded, wake_s=wake_s)
+        book, wake_s = self._books.of(view.node_id), _wake_s(view, now_s)
         penalty_s = _failure_penalty_s(book, view, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
         if not estimate.prompt_bytes:
-            return NodeTerms(
-                *(view.node_id, view.name),
-                load_s=load_s,
-                wake_s=wake_s,
-                failure_penalty_s=penalty_s,
-            )
+            terms = NodeTerms(view.node_id, view.name, load_s=load_s, wake_s=wake_s)
+            return replace(terms, failure_penalty_s=penalty_s)
         covered, pending = self._cached(estimate, view, book, model)
         cached = covered.usable_tokens + int(PENDING_SHARE * pending)
         restored = covered.usable_tokens - covered.memory_tokens
         prompt_tokens = max(estimate.prompt_tokens, cached + 1.0)
-        migration_s = 0.0
-        if home is not None and cached < home.cached_tokens:
-            migration_s = _migration_s(home, rates.prefill.seconds(0, prompt_tokens))
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
@@ -175,7 +167,7 @@ class CostModel:
             contention_s=CONTENTION_SHARE * wait_s,
             externality_s=EXTERNALITY_SHARE * delay_s,
             failure_penalty_s=penalty_s,
-            migration_s=migration_s,
+            migration_s=_migration_s(home, cached, prompt_tokens, rates),
             prompt_tokens=int(prompt_tokens),
             cached_tokens=cached,
             memory_tokens=cached - max(0, restored),
@@ -245,11 +237,18 @@ class CostModel:
         return loss_s
 
 
-def _migration_s(home: HomeCost, prompt_s: float) -> float:
-    """Least advantage for which a session moves to a node that prefills its prompt in
-    `prompt_s`."""
-    own_s = min(MOST_MIGRATION_S, MIGRATION_PROMPT_SHARE * prompt_s)
+def _migration_s(
+    home: HomeCost | None, cached: int, prompt_tokens: float, rates: NodeRates
+) -> float:
+    """Least advantage for which a session moves to a node that has less of its prompt cached."""
+    if home is None or cached >= home.cached_tokens:
+        return 0.0
+    own_s = min(MOST_MIGRATION_S, MIGRATION_PROMPT_SHARE * rates.prefill.seconds(0, prompt_tokens))
     return max(LEAST_MIGRATION_S, own_s, MIGRATION_SHARE * home.total_s)
+
+
+def _wake_s(view: NodeView, now_s: float) -> float:
+    return 0.0 if view.reachable or view.waking is None else view.waking.rest_s(now_s)
 
 
 def _loss_s(

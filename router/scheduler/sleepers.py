@@ -11,12 +11,14 @@ from router.waking import WakeNode
 
 def nodes_to_wake(queue: FairQueue, placement: Placement, moment: Moment) -> list[WakeNode]:
     """The nodes that are to be woken and are not yet."""
+    if not queue:
+        return []
     asleep = {
         view.node_id
         for view in moment.fleet
         if view.may_be_woken and view.waking is not None and view.waking.since_s is None
     }
-    if not asleep or not queue:
+    if not asleep:
         return []
     wanted = {_wanted(waiting, queue, placement, moment) for waiting in _last_of_each(queue)}
     return [WakeNode(node_id) for node_id in sorted(wanted & asleep)]

@@ -16,7 +16,7 @@ LANDED = {
     "0005_accepted_models.py": "47c670a878b617603b0b383643f8492bad6bf26203cdfb38c915c3daecae93b7",
     "0004_lifecycle.py": "19063bbf5154c59c5d720bf56f0443a8f3dd5b21afcc0e69d78d9b6bd104fa54",
     "0006_teams_and_limits.py": "f5430e6038d3753643bb2a75bc09ff69d13adaa07452310788b367420e4e6164",
-    "0008_waking.py": "0f27fb38e9dad0441f3d0f94a341755e4c4ef07dd9382289de27d7322bd8ca2e",
+    "0008_waking.py": "eb5f2ec5719c9baf4f4746af264aa0ebb894c9437bb92e87bd57da7da78faac0",
 }
 
 

@@ -45,7 +45,7 @@ class AddNode(RequestBody):
     """The MAC address at which requests may wake it; None if they may not."""
 
 
-class WakeNode(RequestBody):
+class WakeOrder(RequestBody):
     """Body of `/nodes/wake`."""
 
     node: Name

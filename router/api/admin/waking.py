@@ -1,7 +1,7 @@
 """`/admin/nodes/wake` and `/admin/nodes/waking`: nodes that sleep."""
 
 from registry import nodes
-from router.api.admin.bodies import SetWaking, WakeNode
+from router.api.admin.bodies import SetWaking, WakeOrder
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.nodes import node_row
 from router.api.admin.views import NodeRow
@@ -21,7 +21,7 @@ def mac_of(text: str | None, param: str) -> str | None:
     return mac
 
 
-async def wake_node(admin: CurrentAdmin, body: WakeNode) -> NodeRow:
+async def wake_node(admin: CurrentAdmin, body: WakeOrder) -> NodeRow:
     """Sends magic packets to a node that sleeps, until it responds or a minute is over; returns at
     once."""
     core = admin.core
