@@ -154,7 +154,6 @@ async def _load_core(
     ledger = Ledger(origins, driver, budgets.charge, Settlement(limiter), request_log=lines)
     watcher = Watcher(fleet, ledger, prefixes)
     records = DispatchRecords(prefixes, decisions, metrics)
-    _add_gauges(metrics, fleet, prefixes, driver.traffic)
     parts = Dependencies(registry, fleet, watcher, driver.traffic.queued_models, own_id, wall)
     core = Core(
         settings=live,
@@ -189,6 +188,7 @@ async def _load_core(
 
 def _connect(core: Core, scheduler: Scheduler, driver: SchedulerDriver) -> None:
     driver.wake_node = core.waker.wake
+    _add_gauges(core.metrics, core.fleet, core.prefixes, core.traffic)
     core.settings.on_change(lambda settings: _follow(settings, core, scheduler))
 
 

@@ -254,14 +254,6 @@ class Queued(msgspec.Struct, frozen=True):
     """Estimated wait."""
 
 
-class Loading(msgspec.Struct, frozen=True):
-    """The load that a ticket waits for."""
-
-    model: str
-    progress: float | None
-    """Share of the load that is done; None if the node does not report it."""
-
-
 class RejectKind(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     """No node of the fleet has the model."""

@@ -110,8 +110,7 @@ class Agent:
         )
         self.live_parts = LiveParts(self.residency, self._supervisor, self._watchdog, self.awake)
         self.disk = Disk(store, self._supervisor, self._on_change)
-        self._filter = ModelFilter()
-        self._macs = OwnMacs()
+        self._filter, self._macs = ModelFilter(), OwnMacs()
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
             self._supervisor,

@@ -3,9 +3,19 @@
 
 from typing import Protocol
 
+import msgspec
+
 from node.protocol.paths import ApiDialect
 from router.errors import RouterError
-from router.types import Loading, Queued
+from router.types import Queued
+
+
+class Loading(msgspec.Struct, frozen=True):
+    """The load that a ticket waits for."""
+
+    model: str
+    progress: float | None
+    """Share of the load that is done; None if the node does not report it."""
 
 
 class Framing(Protocol):

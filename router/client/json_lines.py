@@ -7,8 +7,9 @@ from node.protocol.ollama.json_lines import FILLER
 from node.protocol.paths import ApiDialect
 from router.client import sse
 from router.client.error_dialects import event_body
+from router.client.framing import Loading
 from router.errors import RouterError
-from router.types import Loading, Queued
+from router.types import Queued
 
 _END = b"\n"
 _ERROR = b'{"error"'

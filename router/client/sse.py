@@ -13,9 +13,10 @@ from node.protocol.errors import BROKEN_CALL
 from node.protocol.event_stream import ANTHROPIC_PING, KEEP_ALIVE, event
 from node.protocol.paths import ApiDialect
 from router.client.error_dialects import event_body
+from router.client.framing import Loading
 from router.client.overflow_messages import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.errors import ContextTooLong, RouterError, UnknownModel
-from router.types import Loading, Queued
+from router.types import Queued
 
 MAX_BUFFERED_BYTES = 64 * 1024
 """Longest buffered part of an event; a longer event is relayed in parts."""

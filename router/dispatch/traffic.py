@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from node.protocol.messages import ModelState
+from router.client.framing import Loading
 from router.fleet.fleet import Fleet
 from router.records.decisions import Decisions
 from router.scheduler.breaker import Breaker
@@ -16,7 +17,6 @@ from router.types import (
     Decision,
     Grant,
     Lease,
-    Loading,
     Moment,
     Queued,
     Reject,

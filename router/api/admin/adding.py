@@ -15,9 +15,8 @@ from registry import nodes
 from registry.records import NodeRecord
 from router.api.admin.bodies import AddNode, RotateNode
 from router.api.admin.gate import CurrentAdmin
-from router.api.admin.nodes import node_row, refuse_unlisted
+from router.api.admin.nodes import mac_of, node_row, refuse_unlisted
 from router.api.admin.views import FoundAgentRow, NodeRow
-from router.api.admin.waking import mac_of
 from router.core import Core
 from router.errors import BadRequest, Conflict, NodeRefused
 from router.fleet.discovery import FoundAgent

@@ -1,4 +1,4 @@
-"""`/admin/nodes`: lists, removes, cordons and checks nodes."""
+"""`/admin/nodes`: lists, removes, cordons, wakes and checks nodes."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from msgspec import structs
 from node.protocol.messages import MemoryPressure
 from registry import nodes
 from registry.records import NodeRecord
-from router.api.admin.bodies import AcceptModels, NodeNamed, NodeOrder
+from router.api.admin.bodies import AcceptModels, NodeNamed, NodeOrder, SetWaking, WakeOrder
 from router.api.admin.gate import CurrentAdmin
 from router.api.admin.views import (
     BreakerRow,
@@ -26,6 +26,7 @@ from router.fleet import checkup
 from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
 from router.upstream.credentials import NodeCredential
+from router.upstream.magic_packet import read_mac
 
 log = logging.getLogger("mlx_fleet.nodes")
 
@@ -121,6 +122,53 @@ async def cut_requests(admin: CurrentAdmin, named: NodeNamed) -> NodeRow:
         client.cut_all()
     await admin.note("node.cut", record.name, f"{row.in_flight} in flight")
     return row
+
+
+def mac_of(text: str | None, param: str) -> str | None:
+    """A MAC address that an admin has given. Raises `BadRequest`."""
+    if text is None:
+        return None
+    mac = read_mac(text)
+    if mac is None:
+        raise BadRequest(
+            f"{text!r} is not a MAC address; one looks like a0:b1:c2:d3:e4:f5.", param=param
+        )
+    return mac
+
+
+async def wake_node(admin: CurrentAdmin, body: WakeOrder) -> NodeRow:
+    """Sends magic packets to a node that sleeps, until it responds or a minute is over; returns at
+    once."""
+    core = admin.core
+    async with core.registry.read() as session:
+        record = await nodes.get(session, body.node)
+    if not core.waker.wake(record.id):
+        raise Conflict(
+            f"The MAC address of {record.name} is not known: its agent reports it once it is "
+            f"connected, or `router wake {record.name} --mac MAC` sets it.",
+            param="node",
+        )
+    await admin.note("node.wake", record.name, ", ".join(core.waker.macs(record.id)))
+    return node_row(core, record)
+
+
+async def set_waking(admin: CurrentAdmin, body: SetWaking) -> NodeRow:
+    """Sets the MAC address of a node, and whether requests may wake it."""
+    core, mac = admin.core, mac_of(body.mac, "mac")
+    detail = " ".join(
+        (
+            *([f"mac {mac}"] if mac is not None else []),
+            *([f"requests {'may' if body.wakes else 'may not'}"] if body.wakes is not None else []),
+        )
+    )
+    record = await admin.change(
+        "node.waking",
+        body.node,
+        detail,
+        lambda session: nodes.set_waking(session, body.node, mac=mac, wakes=body.wakes),
+    )
+    core.waker.follow(record)
+    return node_row(core, record)
 
 
 def _pressure(reported: MemoryPressure | None) -> NodePressure | None:

@@ -19,7 +19,6 @@ from router.api.admin import (
     settings,
     status,
     teams,
-    waking,
 )
 from router.api.admin.gate import gated_route
 from router.api.admin.openapi import add_description
@@ -96,7 +95,7 @@ def _add_nodes(router: APIRouter) -> None:
     add("/nodes/state", nodes.set_state, methods=["POST"])
     add("/nodes/rotate", adding.rotate_node, methods=["POST"])
     add("/nodes/accept", nodes.accept_models, methods=["POST"])
-    add("/nodes/wake", waking.wake_node, methods=["POST"])
-    add("/nodes/waking", waking.set_waking, methods=["POST"])
+    add("/nodes/wake", nodes.wake_node, methods=["POST"])
+    add("/nodes/waking", nodes.set_waking, methods=["POST"])
     add("/nodes/cut", nodes.cut_requests, methods=["POST"])
     add("/nodes/{name:path}", nodes.remove_node, methods=["DELETE"])

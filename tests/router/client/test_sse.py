@@ -10,8 +10,9 @@ from node.protocol.overflow import Overflow
 from node.protocol.paths import ApiDialect
 from router.client import sse
 from router.client.error_dialects import event_body
+from router.client.framing import Loading
 from router.errors import NodeFailed
-from router.types import Loading, Queued
+from router.types import Queued
 
 OTHERWISE = NodeFailed("The node a responded with status 500.")
 

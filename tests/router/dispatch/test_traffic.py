@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from node.protocol.messages import ModelState
+from router.client.framing import Loading
 from router.dispatch.scheduler_driver import SchedulerDriver
 from router.dispatch.traffic import Traffic
 from router.fleet.fleet import Fleet
@@ -17,7 +18,7 @@ from router.fleet.prefix_index import PrefixIndex
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
 from router.scheduler.scheduler import Scheduler
-from router.types import Lease, Loading, Queued, Target, Ticket
+from router.types import Lease, Queued, Target, Ticket
 from tests.fakes import FakeClock
 from tests.router.conftest import model_status, node_record, node_status, ticket
 from tests.router.leases import open_leases
