@@ -86,6 +86,9 @@ class LabeledHistogram(Collector):
         family = HistogramMetricFamily(self._name, self._meaning, labels=self._labels)
         for labels, (*counts, total) in self._counts.items():
             family.add_metric(labels, list(zip(self._ends, accumulate(counts), strict=True)), total)
+            if self._bounds[0] < 0:  # of values below zero the family exposes buckets alone
+                named = dict(zip(self._labels, labels, strict=True))
+                family.add_sample(f"{self._name}_count", named, sum(counts))
         yield family
 
 

@@ -130,7 +130,7 @@ def test_a_model_of_which_nothing_is_reported_shows_nothing() -> None:
 def test_a_model_is_shown_as_near_as_the_nearest_of_its_nodes() -> None:
     states = (ModelState.FAILED, ModelState.ON_DISK, ModelState.DRAINING, ModelState.LOADING)
     known = (ModelState.PULLING, *states, ModelState.READY)
-    assert set(known) == set(ModelState)
+    assert set(known) == set(ModelState) - {ModelState.UNKNOWN}
     for count in range(2, len(known) + 1):
         fleet = fleet_of(*(model_status(state=state) for state in known[:count]))
         assert (
