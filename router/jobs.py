@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from typing import NamedTuple
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
@@ -24,6 +25,13 @@ BATCH_ROWS = 5_000
 """Rows per transaction; if one fails, at most this many have been prepared for nothing."""
 
 
+class _NodeRows(NamedTuple):
+    """All that the registry keeps of a node's status."""
+
+    residency: tuple[ResidencyRecord, ...]
+    macs: tuple[str, ...]
+
+
 class Jobs:
     """Runs the router's timers, and runs the jobs a last time at shutdown."""
 
@@ -35,8 +43,7 @@ class Jobs:
         self._ledger = ledger
         self.audit_entries = audit_entries
         """Most entries that the audit log keeps."""
-        self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
-        self._written_macs: dict[str, tuple[str, ...]] = {}
+        self._written: dict[str, _NodeRows] = {}
         self._usage_lock = asyncio.Lock()
         self._residency_lock = asyncio.Lock()
         self._scheduler = AsyncIOScheduler(timezone="UTC")
@@ -119,12 +126,10 @@ class Jobs:
         views = self._fleet.snapshot
         for gone in self._written.keys() - {view.node_id for view in views}:
             del self._written[gone]
-            self._written_macs.pop(gone, None)
         for view in views:
-            rows = residency_rows(view)
-            if rows is not None and (
-                self._written.get(view.node_id) != rows or self._has_other_macs(view)
-            ):
+            written = self._written.get(view.node_id)
+            rows = _rows_of(view, written)
+            if rows is not None and rows != written:
                 try:
                     await self._write_node(view, rows)
                 except NotFound:
@@ -135,19 +140,15 @@ class Jobs:
                     log.exception("the residency of node %s could not be written", view.name)
                     continue
                 self._written[view.node_id] = rows
-                self._written_macs[view.node_id] = macs_of(view)
 
-    def _has_other_macs(self, view: NodeView) -> bool:
-        return bool(macs_of(view)) and self._written_macs.get(view.node_id) != macs_of(view)
-
-    async def _write_node(self, view: NodeView, rows: tuple[ResidencyRecord, ...]) -> None:
+    async def _write_node(self, view: NodeView, rows: _NodeRows) -> None:
         now_s = time.time()
         statuses = _whole(view)
 
         async def replace(session: WriteSession) -> None:
-            await residency.replace_node(session, view.node_id, list(rows))
-            if macs := macs_of(view):
-                await nodes.set_macs(session, view.node_id, macs)
+            await residency.replace_node(session, view.node_id, list(rows.residency))
+            if rows.macs:
+                await nodes.set_macs(session, view.node_id, rows.macs)
             for model in statuses:
                 await models.seen(
                     session, model.name, model.context_tokens, model.weight_bytes, now_s
@@ -156,9 +157,13 @@ class Jobs:
         await self._registry.write(replace)
 
 
-def macs_of(view: NodeView) -> tuple[str, ...]:
-    """The MAC addresses that the node reports."""
-    return view.status.macs if view.status is not None else ()
+def _rows_of(view: NodeView, written: _NodeRows | None) -> _NodeRows | None:
+    """The rows to write; None before the node's first status. An agent that reports no addresses
+    leaves those that were written."""
+    rows = residency_rows(view)
+    if rows is None or view.status is None:
+        return None
+    return _NodeRows(rows, view.status.macs or (written.macs if written else ()))
 
 
 def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:

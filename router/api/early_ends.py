@@ -7,7 +7,7 @@ from router.auth import key_from_headers
 from router.core import Core
 from router.errors import RouterError, Unauthorized
 from router.records.outcomes import BY_DISCONNECT, PHASE_BODY
-from router.records.request_log import Asked
+from router.records.request_log import EarlyRequest
 from serving.tracing.context import trace_lines
 
 
@@ -24,14 +24,14 @@ class EarlyEnds:
             core.refusals.wrong_key(client_of(scope), path)
         if error.request_id is None:  # others had a ticket, whose end is recorded already
             core.metrics.refused(error)
-            core.ledger.request_log.refused(self._asked(scope, begin_s), error)
+            core.ledger.request_log.refused(self._early_request(scope, begin_s), error)
 
     def left(self, scope: Scope, begin_s: float) -> None:
         """A client has disconnected before it had sent its whole body."""
         self._core.metrics.aborted("", BY_DISCONNECT, PHASE_BODY)
-        self._core.ledger.request_log.left(self._asked(scope, begin_s))
+        self._core.ledger.request_log.left(self._early_request(scope, begin_s))
 
-    def _asked(self, scope: Scope, begin_s: float) -> Asked:
+    def _early_request(self, scope: Scope, begin_s: float) -> EarlyRequest:
         headers = scope["headers"]
         key = self._core.keys.name_of(key_from_headers(headers))
-        return Asked(scope["path"], key, trace_lines(headers), time.monotonic() - begin_s)
+        return EarlyRequest(scope["path"], key, trace_lines(headers), time.monotonic() - begin_s)

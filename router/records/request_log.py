@@ -118,7 +118,7 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EarlyRequest:
     """A request that has no ticket."""
 
     path: str
@@ -219,17 +219,17 @@ class RequestLog:
 
     # --- a request that has none ---
 
-    def refused(self, asked: Asked, error: RouterError) -> None:
+    def refused(self, request: EarlyRequest, error: RouterError) -> None:
         """A request has been refused before it had a ticket."""
-        line = RequestLine(asked.path[:_MOST_CHARS], asked.key, error.model[:_MOST_CHARS])
-        line.status, line.outcome, line.total_s = error.status, reason_of(error), asked.total_s
-        self._write_early(line, asked.trace)
+        line = RequestLine(request.path[:_MOST_CHARS], request.key, error.model[:_MOST_CHARS])
+        line.status, line.outcome, line.total_s = error.status, reason_of(error), request.total_s
+        self._write_early(line, request.trace)
 
-    def left(self, asked: Asked) -> None:
+    def left(self, request: EarlyRequest) -> None:
         """A client has disconnected before it had sent its whole body."""
-        line = RequestLine(asked.path[:_MOST_CHARS], asked.key, "")
-        line.outcome, line.total_s = OUTCOME_LEFT, asked.total_s
-        self._write_early(line, asked.trace)
+        line = RequestLine(request.path[:_MOST_CHARS], request.key, "")
+        line.outcome, line.total_s = OUTCOME_LEFT, request.total_s
+        self._write_early(line, request.trace)
 
     # --- state ---
 

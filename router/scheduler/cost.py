@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.coverage import NOT_COVERED, Coverage, Prefixes
@@ -141,8 +140,9 @@ class CostModel:
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
         if not estimate.prompt_bytes:
-            terms = NodeTerms(view.node_id, view.name, load_s=load_s, wake_s=wake_s)
-            return replace(terms, failure_penalty_s=penalty_s)
+            return NodeTerms(
+                view.node_id, view.name, load_s=load_s, wake_s=wake_s, failure_penalty_s=penalty_s
+            )
         covered, pending = self._cached(estimate, view, book, model)
         cached = covered.usable_tokens + int(PENDING_SHARE * pending)
         restored = covered.usable_tokens - covered.memory_tokens

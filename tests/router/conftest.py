@@ -25,6 +25,7 @@ from node.protocol.messages import (
     PROTOCOL_VERSION,
     Event,
     Finished,
+    FinishReason,
     ModelState,
     ModelStatus,
     NodeStatus,
@@ -566,3 +567,24 @@ def add_agent(start_node: StartNode) -> AddNode:
 async def silent(_request: Request) -> None:
     """The script of a node that is never sent a request."""
     raise AssertionError("the node got a request")
+
+
+FINISHED = proven(
+    Finished(
+        seq=7,
+        request_id="r",
+        origin="",
+        model="m",
+        prompt_tokens=20,
+        cached_tokens=4,
+        completion_tokens=11,
+        reasoning_tokens=2,
+        queue_s=0.1,
+        ttft_s=0.25,
+        prefill_s=0.2,
+        decode_s=2.0,
+        reason=FinishReason.STOP,
+        finished_unix_s=99.0,
+    )
+)
+"""The usage record of a request `r` on the node `n`."""

@@ -20,6 +20,7 @@ from tests.router.api.admin.test_aliases import call
 from tests.router.api.test_v1 import a_node, refused
 from tests.router.conftest import (
     CHAT,
+    FINISHED,
     WAIT_S,
     RawCaller,
     Request,
@@ -30,7 +31,6 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.records.test_ledger import FINISHED
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 MESSAGES = {**HELLO, "max_tokens": 100}

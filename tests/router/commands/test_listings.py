@@ -17,41 +17,17 @@ from router.api.admin.views import (
     FoundAgentRow,
     ModelPlace,
     ModelRow,
-    NodeModel,
     NodePressure,
     NodePrices,
-    NodeRow,
 )
 from router.commands import aliases, console, models, nodes
 from router.commands.access import keys, reports, teams
 from router.commands.client import AdminClient
 from tests.fakes import FakeClock
+from tests.router.commands.node_rows import GIB, node_row
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
-GIB = 1024**3
 SOUND = {"error": None, "failing_s": 0.0, "waiting_rows": 0, "lost_rows": 0}
-
-
-def node(name: str, **changes: Any) -> NodeRow:
-    values: dict[str, Any] = {
-        "id": f"id-{name}",
-        "name": name,
-        "url": "http://127.0.0.1:8801",
-        "kind": "agent",
-        "created_at_s": 0.0,
-        "reachable": True,
-        "error": None,
-        "status_age_s": 1.0,
-        "version": "1",
-        "engine": "text",
-        "chip": "Apple M4",
-        "memory_budget_bytes": 16 * GIB,
-        "memory_leased_bytes": 4 * GIB,
-        "in_flight": 2,
-        "max_rows": None,
-        "models": (NodeModel(name="tiny", state="ready"),),
-    }
-    return NodeRow(**{**values, **changes})
 
 
 def answering(rows: list[Any]) -> Callable[[httpx.Request], httpx.Response]:
@@ -61,8 +37,8 @@ def answering(rows: list[Any]) -> Callable[[httpx.Request], httpx.Response]:
 def test_nodes_show_memory_models_and_why_one_is_lost(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lost = node("[red]mini", reachable=False, error="It went.", status_age_s=90)
-    nodes.show(played(answering([node("studio"), lost])), as_json=False)
+    lost = node_row("[red]mini", reachable=False, error="It went.", status_age_s=90)
+    nodes.show(played(answering([node_row("studio"), lost])), as_json=False)
     text = capsys.readouterr().out
     assert "4.0 GiB of 16.0 GiB" in text
     assert "Apple M4" in text
@@ -76,9 +52,9 @@ def test_nodes_show_what_is_cordoned_paid_and_failing(
     open_one = BreakerRow(model="tiny", state="open", failures=4, outcomes=5)
     trying = BreakerRow(model="big", state="half_open", failures=1, outcomes=1)
     rows = [
-        node("studio", state="cordoned", breakers=(open_one, trying), stalled=("slow",)),
-        node("mini", state="maintenance", reachable=False, error="It went.", status_age_s=None),
-        node("cloud", prices=NodePrices(input=3, output=15, cached=0.25)),
+        node_row("studio", state="cordoned", breakers=(open_one, trying), stalled=("slow",)),
+        node_row("mini", state="maintenance", reachable=False, error="It went.", status_age_s=None),
+        node_row("cloud", prices=NodePrices(input=3, output=15, cached=0.25)),
     ]
     nodes.show(played(answering(rows)), as_json=False)
     text = " ".join(capsys.readouterr().out.split())
@@ -103,8 +79,8 @@ def test_nodes_show_which_are_short_of_memory(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pressure = NodePressure(level="soft", for_s=125, stored_cap_bytes=GIB, effect="it does so")
-    lost = node("mini", reachable=False, pressure=pressure)
-    nodes.show(played(answering([node("studio", pressure=pressure), lost])), as_json=False)
+    lost = node_row("mini", reachable=False, pressure=pressure)
+    nodes.show(played(answering([node_row("studio", pressure=pressure), lost])), as_json=False)
     text = " ".join(capsys.readouterr().out.split())
     assert "studio: Its memory pressure is soft, since 2 min: it does so." in text
     assert "mini: Its memory" not in text, "what it reported last is over"
@@ -179,7 +155,7 @@ def test_a_model_that_fits_nowhere_is_marked_where_nodes_and_models_are_listed(
     assert "mini: on disk, too large for it" in printed
     assert f"big on mini: {needs}" in printed
     assert "the node is cordoned" in printed
-    nodes.show(played(answering([node("mini", too_large=("big",))])), as_json=False)
+    nodes.show(played(answering([node_row("mini", too_large=("big",))])), as_json=False)
     assert "mini: Its memory is too small for big; `router models`" in capsys.readouterr().out
 
 
@@ -320,7 +296,7 @@ def test_a_rotated_node_and_a_removed_one_that_is_lost_say_what_is_next(
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append((request.method, request.url.path, request.content))
-        return httpx.Response(200, json=node("studio", reachable=False).model_dump())
+        return httpx.Response(200, json=node_row("studio", reachable=False).model_dump())
 
     monkeypatch.setattr("sys.stdin", io.StringIO("K3QW-M2XP-9RTE-7HBC\n"))
     nodes.rotate(played(answer), "studio", nodes.read_code("-"))

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from router.cli.main import app
 from router.commands import nodes
 from router.commands.client import RouterAccess
-from tests.router.commands.test_listings import Played, answering, node
+from tests.router.commands.node_rows import node_row
+from tests.router.commands.test_listings import Played, answering
 
 
 class Listing(ThreadingHTTPServer):
@@ -87,7 +88,7 @@ def test_many_models_that_wait_are_one_command_and_a_number(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     waiting = tuple(f"m{index}" for index in range(25))
-    nodes.show(played(answering([node("lm", unaccepted=waiting)])), as_json=False)
+    nodes.show(played(answering([node_row("lm", unaccepted=waiting)])), as_json=False)
     text = " ".join(capsys.readouterr().out.split())
     assert "`router accept lm m0 m1 " in text and "m19` accepts them (5 more of them)." in text
 

@@ -9,7 +9,7 @@ import pytest
 
 from router.commands import wake as command
 from router.commands.client import AdminClient, CommandFailed
-from tests.router.commands.test_listings import node
+from tests.router.commands.node_rows import node_row
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 MAC = "a0:b1:c2:d3:e4:f5"
@@ -36,7 +36,7 @@ class SleepingNode:
 
     def row(self) -> dict[str, Any]:
         values = {"reachable": self.left == 0, "macs": (MAC,), "is_waking": self.is_waking}
-        return node("studio", **{**values, **self.changes}).model_dump(mode="json")
+        return node_row("studio", **{**values, **self.changes}).model_dump(mode="json")
 
 
 @pytest.fixture(autouse=True)

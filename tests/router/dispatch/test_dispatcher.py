@@ -33,6 +33,7 @@ from router.types import Failure
 from router.upstream.http_failures import UpstreamBroken
 from tests.fakes import FakeClock
 from tests.router.conftest import (
+    FINISHED,
     ORIGINS,
     WAIT_S,
     Request,
@@ -46,7 +47,6 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.leases import open_leases
-from tests.router.records.test_ledger import FINISHED
 
 
 class World:

@@ -13,6 +13,7 @@ from node.protocol.messages import FinishReason, StatusEvent
 from router.fleet import watcher as watcher_module
 from router.upstream import control_client
 from tests.router.conftest import (
+    FINISHED,
     WAIT_S,
     AddNode,
     Request,
@@ -35,7 +36,6 @@ from tests.router.dispatch.test_relay import (
     stream,
     whole,
 )
-from tests.router.records.test_ledger import FINISHED
 
 LOAD_FAILED = b'{"error":{"message":"No.","type":"server_error","param":null,"code":"load_failed"}}'
 TOO_LONG = b'{"error":{"message":"No.","type":"invalid_request_error","param":"messages"}}'

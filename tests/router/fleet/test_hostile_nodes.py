@@ -38,6 +38,7 @@ from router.jobs import Jobs
 from router.upstream.origins import RequestMarks
 from tests.registry.rows import usage_rows
 from tests.router.conftest import (
+    FINISHED,
     WAIT_S,
     Request,
     RunningRouter,
@@ -50,7 +51,6 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.fleet.test_prefix_index import CHAIN, entries
-from tests.router.records.test_ledger import FINISHED
 
 FULL = model_status(
     "m",

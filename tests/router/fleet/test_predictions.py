@@ -8,8 +8,8 @@ from router.fleet.predictions import Predictions
 from router.fleet.prefix_index import PrefixIndex
 from router.records.metrics import Metrics
 from router.types import Lease, Verdict
+from tests.router.conftest import FINISHED
 from tests.router.fleet.test_prefix_index import CHAIN, Clock, entries, snapshot
-from tests.router.records.test_ledger import FINISHED
 from tests.router.records.test_metrics import figures
 
 LABELS = '{model="m",node="node-a"}'

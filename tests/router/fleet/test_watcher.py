@@ -35,6 +35,7 @@ from router.records.ledger import Ledger
 from router.types import NodeView
 from router.upstream.foreign_nodes import FOREIGN_ROWS
 from tests.router.conftest import (
+    FINISHED,
     ORIGINS,
     WAIT_S,
     Request,
@@ -49,7 +50,7 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.fleet.test_prefix_index import CHAIN, delta, entries, snapshot
-from tests.router.records.test_ledger import FINISHED, Reports
+from tests.router.records.test_ledger import Reports
 from tests.router.upstream.conftest import RawNode, answers
 
 PROVEN = proven(FINISHED, "id-a")

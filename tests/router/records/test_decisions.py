@@ -6,8 +6,7 @@ from msgspec.structs import fields, replace
 from node.protocol.ids import client_id
 from router.records.decisions import TERMS, Decisions, short
 from router.types import Decision, NodeTerms, Reject, RejectKind, Verdict
-from tests.router.conftest import lease, ticket
-from tests.router.records.test_ledger import FINISHED
+from tests.router.conftest import FINISHED, lease, ticket
 
 STUDIO = NodeTerms(
     "a",

@@ -13,25 +13,7 @@ from router.records.settlement import Settlement
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
 from tests.fakes import FakeClock
-from tests.router.conftest import ORIGINS, lease, proven, ticket
-
-FINISHED = Finished(
-    seq=7,
-    request_id="r",
-    origin="",
-    model="m",
-    prompt_tokens=20,
-    cached_tokens=4,
-    completion_tokens=11,
-    reasoning_tokens=2,
-    queue_s=0.1,
-    ttft_s=0.25,
-    prefill_s=0.2,
-    decode_s=2.0,
-    reason=FinishReason.STOP,
-    finished_unix_s=99.0,
-)
-FINISHED = proven(FINISHED)
+from tests.router.conftest import FINISHED, ORIGINS, lease, proven, ticket
 
 
 class Reports(LedgerListener):

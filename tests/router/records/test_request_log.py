@@ -7,30 +7,13 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from node.protocol.messages import Finished, FinishReason
 from router.errors import LimitExceeded, Unauthorized
 from router.records.ledger import Ledger
-from router.records.request_log import Asked, RequestLog
+from router.records.request_log import EarlyRequest, RequestLog
 from router.types import Tokens
 from serving.logs.logs import REQUESTS
-from tests.router.conftest import ORIGINS, lease, proven, ticket
+from tests.router.conftest import FINISHED, ORIGINS, lease, ticket
 
-FINISHED = Finished(
-    seq=7,
-    request_id="r",
-    origin="",
-    model="m",
-    prompt_tokens=20,
-    cached_tokens=4,
-    completion_tokens=11,
-    reasoning_tokens=2,
-    queue_s=0.1,
-    ttft_s=0.25,
-    prefill_s=0.2,
-    decode_s=2.0,
-    reason=FinishReason.STOP,
-    finished_unix_s=99.0,
-)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 TICKET = ticket(requested_model="fast", trace=f"traceparent: 00-{TRACE}-b7ad6b7169203331-01\r\n")
 LINE = (
@@ -136,9 +119,9 @@ def test_what_never_had_a_ticket_is_logged_with_its_status(
     log = RequestLog(is_on=True)
     limited = LimitExceeded(limit="tokens_per_day")
     limited.model = "m" * 1000
-    log.refused(Asked("/v1/responses", "ann", "", 0.0), limited)
-    log.refused(Asked("/v1/" + "x" * 1000, "", "", 0.0), Unauthorized())
-    log.left(Asked("/v1/messages", "ann", "", 1.0))
+    log.refused(EarlyRequest("/v1/responses", "ann", "", 0.0), limited)
+    log.refused(EarlyRequest("/v1/" + "x" * 1000, "", "", 0.0), Unauthorized())
+    log.left(EarlyRequest("/v1/messages", "ann", "", 1.0))
     first, second, third = caplog.messages
     assert first == f"responses {'m' * 256} for ann: 429 tokens_per_day, total 0.00 s"
     assert second.endswith("x without a valid key: 401 invalid_api_key, total 0.00 s")
@@ -148,8 +131,8 @@ def test_what_never_had_a_ticket_is_logged_with_its_status(
 
 def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixture) -> None:
     log = begun(is_on=False)
-    log.refused(Asked("/v1/responses", "ann", "", 0.0), Unauthorized())
-    log.left(Asked("/v1/responses", "ann", "", 0.0))
+    log.refused(EarlyRequest("/v1/responses", "ann", "", 0.0), Unauthorized())
+    log.left(EarlyRequest("/v1/responses", "ann", "", 0.0))
     log.is_on = True  # by a reload; a request that had begun before is not logged
     log.reported(lease(), FINISHED)
     log.ended(TICKET, 200, "", 1.0)
@@ -177,7 +160,7 @@ def test_the_ledger_passes_on_what_it_learns(caplog: pytest.LogCaptureFixture) -
         ledger.began(lease(name), 0.5)
         ledger.ended(lease(name), 1.0, "served", None if reported else Tokens(9, 3, 4, 1))
         log.ended(each, 200, "", 1.0)
-    ledger.on_finished("n", "i1", proven(FINISHED))
+    ledger.on_finished("n", "i1", FINISHED)
     foreign, own = caplog.messages
     assert "9 + 4 tokens (3 cached, 1 reasoning)" in foreign and "first after 0.50 s" in foreign
     assert "20 + 11 tokens (4 cached, 2 reasoning)" in own and "first after 0.25 s" in own

@@ -36,13 +36,13 @@ from router.upstream.credentials import NodeCredential
 from router.upstream.node_client import NodeClient
 from serving.unreached import Cause, cause_of
 from tests.router.conftest import (
+    FINISHED,
     WAIT_S,
     Request,
     StartNode,
     model_status,
     node_status,
 )
-from tests.router.records.test_ledger import FINISHED
 from tests.router.upstream.conftest import RawNode, answers, client_of
 
 

@@ -22,8 +22,7 @@ from node.protocol.messages import (
 )
 from node.protocol.versions import SPOKEN
 from router.upstream.node_events import NodeEvents
-from tests.router.conftest import node_status
-from tests.router.records.test_ledger import FINISHED
+from tests.router.conftest import FINISHED, node_status
 
 WIRE = SPOKEN.wire()
 ALONE: list[Event] = [

@@ -14,6 +14,7 @@ from router.upstream.origins import Origins
 from tests.registry.rows import usage_rows
 from tests.router.conftest import (
     CHAT,
+    FINISHED,
     ORIGINS,
     WAIT_S,
     StartNode,
@@ -25,7 +26,6 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.dispatch.test_relay import WHOLE, whole
-from tests.router.records.test_ledger import FINISHED
 
 
 def test_a_stamp_is_known_again_from_the_same_registry_only() -> None:

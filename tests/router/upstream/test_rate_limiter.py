@@ -3,8 +3,7 @@ from __future__ import annotations
 from node.protocol.messages import StatusEvent
 from router.upstream.rate_limiter import BURST, EVENTS_PER_S, STATUS_COST, TURN, RateLimiter
 from tests.fakes import FakeClock
-from tests.router.conftest import node_status
-from tests.router.records.test_ledger import FINISHED
+from tests.router.conftest import FINISHED, node_status
 
 
 def rests(pace: RateLimiter, count: int) -> list[float]:

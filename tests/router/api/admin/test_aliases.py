@@ -12,8 +12,7 @@ from registry import audit, usage
 from registry.records import UsageRecord
 from router.records.ledger import reported_row
 from tests.router.api.test_v1 import a_node
-from tests.router.conftest import RunningRouter, StartNode
-from tests.router.records.test_ledger import FINISHED
+from tests.router.conftest import FINISHED, RunningRouter, StartNode
 
 
 def targets(*models: str) -> list[dict[str, Any]]:

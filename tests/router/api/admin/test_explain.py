@@ -11,6 +11,7 @@ import pytest
 
 from tests.router.conftest import (
     CHAT,
+    FINISHED,
     WAIT_S,
     AddNode,
     Request,
@@ -21,7 +22,6 @@ from tests.router.conftest import (
 )
 from tests.router.dispatch.test_relay import WHOLE, refuse, whole
 from tests.router.leases import open_leases
-from tests.router.records.test_ledger import FINISHED
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 

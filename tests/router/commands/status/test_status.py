@@ -12,33 +12,21 @@ from router.api.admin.report_views import FailedModelRow, LoadedRow, QueueRow, S
 from router.api.admin.views import NodeModel, NodeRow, RegistryRow
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.status import screen, status, warnings
+from tests.router.commands.node_rows import GIB, node_row
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
-GIB = 1024**3
 SOUND = RegistryRow(error=None, failing_s=0.0, waiting_rows=0, lost_rows=0)
 MODEL = "mlx-community/Qwen3-4B-4bit"
 
 
 def node(name: str, **changes: Any) -> NodeRow:
-    values: dict[str, Any] = {
-        "id": f"id-{name}",
-        "name": name,
-        "url": "http://127.0.0.1:8801",
-        "kind": "agent",
-        "created_at_s": 0.0,
-        "reachable": True,
-        "error": None,
-        "status_age_s": 1.0,
-        "version": "1",
-        "engine": "text",
+    busy: dict[str, Any] = {
         "chip": "Apple M4 Max",
         "memory_budget_bytes": 96 * GIB,
-        "memory_leased_bytes": 4 * GIB,
         "in_flight": 6,
-        "max_rows": None,
         "models": (NodeModel(name=MODEL, state="ready"),),
     }
-    return NodeRow(**{**values, **changes})
+    return node_row(name, **{**busy, **changes})
 
 
 def loaded(node: str, **changes: Any) -> LoadedRow:
