@@ -67,6 +67,14 @@ class RequestLine:
         self.prompt_tokens, self.cached_tokens, self.completion_tokens = tokens[:3]
         self.reasoning_tokens = tokens.reasoning
 
+    def set_usage(self, usage: Finished, waited_s: float) -> None:
+        """Sets what a node has reported of an attempt that was sent to it after `waited_s`."""
+        self.set_tokens(tokens_of(usage))
+        self.queue_s = waited_s + usage.queue_s
+        self.ttft_s = None if usage.ttft_s is None else waited_s + usage.ttft_s
+        if usage.decode_s > 0 and usage.completion_tokens > 1:
+            self.tokens_per_s = (usage.completion_tokens - 1) / usage.decode_s
+
     def text(self) -> str:
         """The line, without the request's id."""
         on = f" on {self.node}" if self.node else ""
@@ -103,18 +111,47 @@ class RequestLine:
 
 @dataclass(slots=True)
 class _Open:
-    """A request whose line is not written yet."""
+    """A request that has not ended, or whose usage is not known yet. All are kept, for those that
+    are open when the log is switched on; the line is made of it only where one is written."""
 
     ticket: Ticket
-    line: RequestLine
+    span: Span | None
     waits_for: set[str] = field(default_factory=set)
     """Ids, on their nodes, of the attempts whose usage is not known yet."""
+    lease: Lease | None = None
+    """That of the last attempt; None before the first, as for all that follows on attempts."""
+    node: str = ""
+    usage: Finished | None = None
+    tokens: Tokens | None = None
+    """Tokens that a third-party server has reported."""
+    ttft_s: float | None = None
+    outcome: str = ""
     has_ended: bool = False
+    status: int | None = None
     error: str = ""
     """Code of the router's own error with which it ended; empty if there was none."""
+    end_s: float = 0.0
     end_unix_s: float = 0.0
-    is_logged: bool = True
-    span: Span | None = None
+
+    def is_last(self, lease: Lease) -> bool:
+        return self.lease is not None and lease.attempt == self.lease.attempt
+
+    def line(self) -> RequestLine:
+        ticket, usage = self.ticket, self.usage
+        line = RequestLine(ticket.path, ticket.caller.name, ticket.requested_model[:_MOST_CHARS])
+        line.status = self.status
+        line.outcome = self.error or self.outcome or OUTCOME_UNKNOWN
+        if self.has_ended:
+            line.total_s = self.end_s - ticket.arrived_s
+        if self.tokens is not None:
+            line.set_tokens(self.tokens)
+        line.ttft_s = self.ttft_s
+        if self.lease is not None:
+            waited_s = max(0.0, self.lease.granted_s - ticket.arrived_s)
+            line.node, line.attempts, line.queue_s = self.node, self.lease.attempt, waited_s
+            if usage is not None:
+                line.set_usage(usage, waited_s)
+        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +176,7 @@ class RequestLog:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.is_on = is_on
-        """True if each request that begins from now on is logged."""
+        """True if each request that ends from now on is logged."""
         self.tracing = tracing
         """The owner of the requests' spans; None if there are none."""
         self._wall_clock = wall_clock
@@ -155,30 +192,22 @@ class RequestLog:
 
     def begin(self, ticket: Ticket, span: Span | None = None) -> None:
         """A request has its first ticket."""
-        if self.is_on or span is not None:
-            model = ticket.requested_model[:_MOST_CHARS]
-            line = RequestLine(ticket.path, ticket.caller.name, model)
-            self._open[ticket.request_id] = _Open(ticket, line, is_logged=self.is_on, span=span)
+        self._open[ticket.request_id] = _Open(ticket, span)
 
     def sent(self, lease: Lease, node_name: str) -> None:
         """The request has been sent to a node, of whose attempt the usage will be known."""
-        if self._open and (found := self._open.get(lease.ticket_id)) is not None:
+        if (found := self._open.get(lease.ticket_id)) is not None:
             found.waits_for.add(lease.node_request_id)
-            found.line.node, found.line.attempts = node_name, lease.attempt
-            found.line.queue_s = _waited_s(found, lease)
+            if found.lease is not None:
+                found.usage, found.tokens, found.ttft_s, found.outcome = None, None, None, ""
+            found.lease, found.node = lease, node_name
 
     def reported(self, lease: Lease, usage: Finished) -> None:
         """A node has reported the usage of an attempt."""
-        if not self._open or (found := self._open.get(lease.ticket_id)) is None:
+        if (found := self._open.get(lease.ticket_id)) is None:
             return
-        line, waited_s = found.line, _waited_s(found, lease)
-        if lease.attempt == line.attempts:
-            line.set_tokens(tokens_of(usage))
-            line.queue_s = waited_s + usage.queue_s
-            line.ttft_s = None if usage.ttft_s is None else waited_s + usage.ttft_s
-            line.outcome = usage.reason.value
-            if usage.decode_s > 0 and usage.completion_tokens > 1:
-                line.tokens_per_s = (usage.completion_tokens - 1) / usage.decode_s
+        if found.is_last(lease):
+            found.usage, found.outcome = usage, usage.reason.value
         self._settle(found, lease)
 
     def unreported(
@@ -186,23 +215,20 @@ class RequestLog:
     ) -> None:
         """An attempt has ended of which no usage record comes; `tokens` are those that a
         third-party server has reported."""
-        if not self._open or (found := self._open.get(lease.ticket_id)) is None:
+        if (found := self._open.get(lease.ticket_id)) is None:
             return
-        if lease.attempt == found.line.attempts:
-            if tokens is not None:
-                found.line.set_tokens(tokens)
-            found.line.ttft_s, found.line.outcome = ttft_s, outcome
+        if found.is_last(lease):
+            found.tokens, found.ttft_s, found.outcome = tokens, ttft_s, outcome
         self._settle(found, lease)
 
     def ended(self, ticket: Ticket, status: int, error: str, now_s: float) -> None:
         """The response to the request has ended. `status` is 0 if none was sent; `error` is the
         code of the router's own error, if it ended with one."""
-        if not self._open or (found := self._open.get(ticket.request_id)) is None:
+        if (found := self._open.get(ticket.request_id)) is None:
             return
-        found.has_ended, found.error = True, error
-        found.line.status = status or None
-        found.line.total_s = now_s - ticket.arrived_s
-        found.end_unix_s = self._wall_clock()
+        found.has_ended, found.status, found.error, found.end_s = True, status or None, error, now_s
+        if found.span is not None:
+            found.end_unix_s = self._wall_clock()
         self._write_known(found)
 
     def close(self) -> None:
@@ -247,18 +273,14 @@ class RequestLog:
 
     def _write_known(self, found: _Open) -> None:
         """Writes the line once nothing more will be known."""
-        line, ticket_id = found.line, found.ticket.request_id
-        if found.has_ended and not found.waits_for and ticket_id in self._open:
-            del self._open[ticket_id]
-            line.outcome = found.error or line.outcome or OUTCOME_UNKNOWN
-            if found.is_logged:
-                _write(line, ticket_id, trace_id_of(found.ticket.trace))
-            if found.span is not None:
-                _end_span(found.span, line, line.path, found.end_unix_s)
-
-
-def _waited_s(found: _Open, lease: Lease) -> float:
-    return max(0.0, lease.granted_s - found.ticket.arrived_s)
+        ticket_id = found.ticket.request_id
+        if not found.has_ended or found.waits_for or self._open.pop(ticket_id, None) is None:
+            return
+        if self.is_on:
+            _write(found.line(), ticket_id, trace_id_of(found.ticket.trace))
+        if found.span is not None:
+            line = found.line()
+            _end_span(found.span, line, line.path, found.end_unix_s)
 
 
 def _end_span(span: Span, line: RequestLine, name: str, end_unix_s: float) -> None:

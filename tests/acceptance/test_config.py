@@ -45,7 +45,7 @@ def test_a_router_follows_its_file_and_loses_no_request(tmp_path: Path) -> None:
             front.running.wait_for(r"--stall is 150s now, not 3m\.")
             seen = sum(line.startswith("data: ") for line, _ in zip(lines, range(9), strict=False))
             assert seen > 3, "the stream goes on"
-        front.running.wait_for(r"completions scripted on node1: ")
+        front.running.wait_for(r"completions scripted on node1 for \S+: ")
         rows = json.loads(front.must("audit", "--json"))
         assert [row["detail"] for row in rows if row["verb"] == "settings.reload"] == [
             "--log-requests, --queue-limit, --stall"

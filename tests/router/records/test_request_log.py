@@ -133,11 +133,14 @@ def test_requests_are_logged_only_where_configured(caplog: pytest.LogCaptureFixt
     log = begun(is_on=False)
     log.refused(EarlyRequest("/v1/responses", "ann", "", 0.0), Unauthorized())
     log.left(EarlyRequest("/v1/responses", "ann", "", 0.0))
-    log.is_on = True  # by a reload; a request that had begun before is not logged
-    log.reported(lease(), FINISHED)
-    log.ended(TICKET, 200, "", 1.0)
-    log.close()
+    log.begin(ticket("other"))
+    log.ended(ticket("other"), 200, "", 1.0)
     assert caplog.messages == []
+    log.is_on = True  # by a reload, which is for open requests, too
+    log.reported(lease(), FINISHED)
+    log.ended(TICKET, 200, "", 2.5)
+    log.close()
+    assert caplog.messages == [LINE]
 
 
 def test_at_shutdown_lines_are_written_without_usage(caplog: pytest.LogCaptureFixture) -> None:
