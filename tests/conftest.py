@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from node.hardware import MemoryReading
 from node.ipc import child_process
 from serving.logs.logs import CHILD_LOG, LOGGERS
+from serving.logs.recent import RECENT
 from serving.open_files import allow_many_files
 
 OWN_LOGGERS = (*LOGGERS, "uvicorn")
@@ -45,6 +46,7 @@ def _same_loggers() -> Iterator[None]:
     before = {each: (each.level, each.propagate, each.handlers[:]) for each in _loggers()}
     yield
     os.environ.pop(CHILD_LOG, None)
+    RECENT.setFormatter(None)
     for each in _loggers():
         level, each.propagate, each.handlers = before.get(each, (logging.NOTSET, True, []))
         each.setLevel(level)

@@ -187,7 +187,8 @@ def test_the_base_install_reports_in_one_line_what_is_missing(
 def test_the_doctor_examines_the_base_install(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_EXTRA, "doctor", "--json", "--home", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "")
+    # A slow machine shows its progress.
+    assert done.returncode == 1 and done.stderr in ("", "examining this machine …\n")
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["extra"]["level"] == "fail"
     assert "psutil" in checks["extra"]["sentence"]
